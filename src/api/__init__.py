@@ -1,1 +1,1 @@
-"""Reverie from Python: what `import reverie` offers, described in docs/api.md."""
+"""Python API of Reverie, available by `import reverie` and described in docs/api.md."""

@@ -28,23 +28,23 @@ Action = int | NDArray[Any]
 
 
 class Agent:
-    """A trained agent that plays one environment; `reverie.load` makes it.
+    """A trained agent that plays one environment, returned by `reverie.load`.
 
-    It keeps its recurrent state from one observation to the next, and nothing else: no graph, no history.
+    Between observations it keeps only its recurrent state, without graph or history.
     """
 
     def __init__(self, config: TrainConfig, workflow: Workflow, step: int | None, seed: int = 0) -> None:
         self.step = step
-        """Agent steps that it was trained for; None if that is not known."""
+        """Number of agent steps of training; None if unknown."""
 
         self._config, self._spec = config, replace(workflow.env, num_envs=1)
         self._policy = workflow.eval_policy(1, named_seed(seed, "evaluate"), sample=True)
         env = self.make_env()
         self.observation_space: spaces.Space[Any] = env.observation_space
-        """Of the environment, as it is: `act` takes its elements."""
+        """The environment's unmodified observation space, whose elements `act` accepts."""
 
         self.action_space: spaces.Space[Any] = env.action_space
-        """Of the environment, as it is: `act` returns its elements."""
+        """The environment's unmodified action space, whose elements `act` returns."""
 
         env.close()
         self.reset()
@@ -54,47 +54,47 @@ class Agent:
         return f"<reverie.Agent for {self._spec.name}{trained}>"
 
     def reset(self) -> None:
-        """Begin an episode: the next observation is its first, and nothing before it is remembered."""
+        """Start an episode: the next observation is its first, and the recurrent state is cleared."""
         self._is_first = True
 
     @property
     def world_model(self) -> WorldModel:
-        """The networks that it believes with, themselves; what is learned in them is learned in the agent.
+        """The agent's world model, not a copy; training it changes the agent.
 
         Raises:
-            UserError: If it is of a population, which has none.
+            UserError: If the agent is from a population, which has no world model.
         """
         return self._dreamer.workflow.world_model
 
     @property
     def state(self) -> LatentState:
-        """What the world model believes after the last observation, (1, ...), without graph.
+        """The detached state of the world model after the last observation, (1, ...).
 
         Raises:
-            UserError: As `world_model`.
+            UserError: See `world_model`.
         """
         return self._dreamer.state
 
     @property
     def _dreamer(self) -> DreamerEvalPolicy:
         if not isinstance(self._policy, DreamerEvalPolicy):
-            raise UserError(f"The agent for {self._spec.name} is of a population: it has no world model.")
+            raise UserError(f"The agent for {self._spec.name} is from a population, without a world model.")
         return self._policy
 
     def act(self, observation: Observation, *, deterministic: bool = False) -> Action:
         """Return the action for one observation of one environment.
 
         Args:
-            observation: What `reset` or `step` of the environment returned: an element of
-                `observation_space`, without a batch axis.
-            deterministic: Take the likeliest action instead of drawing one as in training; the model's state
-                is drawn all the same. A population has one action for each observation.
+            observation: Result of the environment's `reset` or `step`, an element of `observation_space`
+                without a batch axis.
+            deterministic: Return the most likely action instead of sampling one as in training. The
+                model's state is sampled in both cases. Populations are always deterministic.
 
         Returns:
-            An element of `action_space`: an int for Discrete, else an array of its shape and dtype.
+            An element of `action_space`: an int for Discrete, otherwise an array of its shape and dtype.
 
         Raises:
-            UserError: If the observation has another key, shape or dtype, or pixels out of their bounds.
+            UserError: If the observation has wrong keys, shapes or dtypes, or pixels out of their bounds.
         """
         require_observation(self.observation_space, observation, self._spec.name)
         try:
@@ -109,30 +109,29 @@ class Agent:
         return int(action) if isinstance(self.action_space, spaces.Discrete) else action
 
     def make_env(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-        """Return the environment it was trained for: one, with Gymnasium's interface, and the caller's own.
+        """Return a new environment of the type used in training, with Gymnasium's interface.
 
-        Actions are repeated and episodes limited as in training. Atari gives (64, 64, 3) uint8.
+        Action repeat and time limit are those of training. Atari observations are (64, 64, 3) uint8.
 
         Args:
-            render_mode: Gymnasium's, such as "human"; an Atari environment knows "rgb_array".
+            render_mode: Gymnasium's render mode, such as "human"; Atari supports only "rgb_array".
         """
         return make_single(self._config.env, render_mode)
 
 
 def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto", seed: int = 0) -> Agent:
-    """Return the agent that a run has left, ready to act.
+    """Load a trained agent.
 
     Args:
-        source: Folder of a run, whose newest whole checkpoint counts, a folder of weights and configuration,
-            `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository of the Hugging Face
-            Hub, `hub:<owner>/<name>`.
-        env: The environment, if it is known to this program alone: the class or function it was trained with.
-        device: `auto`, `cpu` or `cuda`; where the networks live.
-        seed: Of all that the agent draws.
+        source: A run folder, whose newest intact checkpoint is loaded, a folder with weights and
+            configuration, `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository of
+            the Hugging Face Hub, `hub:<owner>/<name>`.
+        env: The class or function of the environment, if only the training program can import it.
+        device: Device of the networks: `auto`, `cpu` or `cuda`.
+        seed: Seed of the agent's random numbers.
 
     Raises:
-        UserError: If there is no such run or checkpoint, `device` or `seed` is none, or the
-            networks do not fit the environment.
+        UserError: For a missing checkpoint, an invalid `device` or `seed`, or an incompatible environment.
 
     >>> agent = load("pretrained:catch", device="cpu")
     >>> env = agent.make_env()
@@ -143,10 +142,13 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
     require_posix()
     if device not in Device.__members__:
         known = ", ".join(Device.__members__)
-        raise UserError(f"device={device} is none of {known}.{did_you_mean(str(device), Device.__members__)}")
+        raise UserError(
+            f"device={device} is not one of {known}.{did_you_mean(str(device), Device.__members__)}"
+        )
     require_seed(seed)
     chosen = None if env is None else suite_and_id(env)
     try:
         return Agent(*load_agent(str(source), Device[device], chosen, key=""), seed)
     except UserError as error:
-        raise error from None  # the message has all of it
+        # The message is complete without its cause.
+        raise error from None

@@ -1,4 +1,4 @@
-"""Report how Reverie uses an environment: what it sees, what it changes, what it ignores."""
+"""Report how Reverie uses an environment: the parts it uses, converts and ignores."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ from ..utils.units import count_text
 from .environments import EnvLike, registered_limit, suite_and_id
 
 _LEAST_SPREAD = 0.1
-"""Of returns; the advantages of smaller ones are not scaled up (`models/returns.py`) and drown in entropy."""
+"""Minimum spread of returns: smaller advantages are not scaled up (`models/returns.py`)."""
 
 _NO_MATTER = (
     "unwrapped version",
@@ -41,34 +41,34 @@ _NO_MATTER = (
     "rl_tips.html",
     "share an object",
 )
-"""Parts of warnings of Gymnasium's checker about what Reverie takes as well."""
+"""Parts of warnings of Gymnasium's checker that do not matter to Reverie."""
 
 _IS_NOT_REPEATABLE = ("super().reset(seed=seed)", "determinis")
-"""Parts of its errors about what trains all the same."""
+"""Parts of errors of Gymnasium's checker that do not prevent training."""
 
 _FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
 
 
 @dataclass(slots=True)
 class EnvReport:
-    """How Reverie uses an environment: what it sees, changes and ignores. `str(report)` is the text."""
+    """How Reverie uses an environment: parts used, converted and ignored. `str(report)` is the text."""
 
     name: str
     spec: EnvSpec | None = None
-    """Observations and actions as the networks see them, one environment; None if they have no such form."""
+    """Observations and actions for the networks, with one environment; None if they are not supported."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
-    """What is done with each part: its name, and a sentence."""
+    """Name and use of each part of the environment."""
 
     notices: list[str] = field(default_factory=list)
-    """What works and may surprise, a sentence each."""
+    """Supported but possibly unexpected behaviour, one sentence each."""
 
     errors: list[str] = field(default_factory=list)
-    """What stops a run or spoils it, a sentence each, with the repair."""
+    """Problems that prevent or spoil training, one sentence each, with the fix."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether a run can train on it: there is no error."""
+        """Whether the environment has no errors, so that a run can train on it."""
         return not self.errors
 
     def __str__(self) -> str:
@@ -78,18 +78,19 @@ class EnvReport:
 
 
 def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed: int = 0) -> EnvReport:
-    """Say what Reverie sees of an environment, does to it and ignores, after some random steps in it.
+    """Report which parts of an environment Reverie uses, converts and ignores, after some random steps.
 
     Args:
-        env: A Gymnasium id, a class, a function that makes one, or an environment, which is left open.
-        steps: Random steps to play, of one environment frame each.
-        seed: Of the first episode and of the actions.
+        env: A Gymnasium id, a class, a function that creates an environment, or an environment, which is not
+            closed.
+        steps: Number of random steps, of one environment frame each.
+        seed: Seed of the first episode and of the actions.
 
     Returns:
-        The report; `report.errors` is empty if a run can train on it.
+        The report; `report.errors` is empty if a run can train on the environment.
 
     Raises:
-        UserError: If the environment is unknown or cannot be made, or `steps` or `seed` is no such number.
+        UserError: If the environment is unknown or cannot be created, or `steps` or `seed` is invalid.
 
     >>> for line in str(check_env("CartPole-v1")).splitlines()[:3]:
     ...     print(line)
@@ -116,7 +117,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         _check_interface(report, made)
         if report.spec is not None:
             _play(report, made, steps, seed)
-        # The last check, because MuJoCo draws black once another environment is closed.
+        # This must be the last check, because MuJoCo renders black after another environment is closed.
         if maker is not None:
             _check_another(report, made, maker, seed)
     report.facts.append(("ignored", "info, and render() except for videos"))
@@ -141,7 +142,7 @@ def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
 
 
 def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
-    """Say what each observation and the action become."""
+    """Add facts, notices and errors about the spaces of observations and actions."""
     shown: dict[str, ArraySpec] = {}
     space, size = env.observation_space, EnvConfig().image_size
     parts = parts_of(space)
@@ -163,8 +164,8 @@ def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
         report.spec = EnvSpec(report.name, shown, action, num_envs=1, action_repeat=1)
     report.facts.append(("action", _action_words(env.action_space)))
     if isinstance(env.action_space, spaces.Box) and not env.action_space.is_bounded():
-        reach = "an action without both bounds gets the policy's own numbers, cut to -1 to 1"
-        report.notices.append(f"{reach}; give it bounds in which to act")
+        reach = "an action without both bounds receives the policy's numbers, clipped to -1 to 1"
+        report.notices.append(f"{reach}; declare bounds for it")
 
 
 def _words(given: spaces.Space[Any], seen: ArraySpec) -> str:
@@ -186,32 +187,34 @@ def _action_words(space: spaces.Space[Any]) -> str:
 
 
 def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
-    """Let Gymnasium's own checker judge `reset` and `step`."""
+    """Check `reset` and `step` with Gymnasium's checker."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             env_checker.check_env(_as_training_takes(env), skip_render_check=True, skip_close_check=True)
-        except CODE_FAULTS as error:  # of any kind: the environment's code runs in it
-            reason = f"Gymnasium's check of its interface fails: {_plain(with_place(error))}"
+        except CODE_FAULTS as error:
+            reason = f"Gymnasium's check of its interface failed: {_plain(with_place(error))}"
             if any(each in reason.lower() for each in _IS_NOT_REPEATABLE):
-                then = "an episode that is open at a checkpoint cannot be brought back, and no run repeated"
+                then = "episodes open at a checkpoint cannot be restored, and runs are not repeatable"
                 report.notices.append(f"{reason}: {then}")
             else:
-                report.errors.append(f"{reason}. Repair reset() or step(), as gymnasium.Env describes them.")
+                report.errors.append(f"{reason}. Fix reset() or step() as documented in gymnasium.Env.")
     found = dict.fromkeys(_plain(str(each.message)) for each in caught)
     report.notices.extend(text for text in found if not any(each in text for each in _NO_MATTER))
 
 
 def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return a view of an environment for Gymnasium's checker, which accepts what training accepts.
+    """Wrap an environment so that Gymnasium's checker accepts everything that training accepts.
 
-    Each action is a copy, each observation has its own arrays in place of tensors, and flags are plain.
+    Actions are copied, observations are copies with arrays instead of tensors, and flags are plain bools.
     """
-    if env.metadata.get("torch"):  # the checker converts these itself
+    # The checker itself converts tensors of these environments.
+    if env.metadata.get("torch"):
         return env
     view, space = gymnasium.Wrapper(env), env.observation_space
 
-    @wraps(env.reset)  # the checker reads the signature
+    # The checker inspects the signature, which `wraps` preserves.
+    @wraps(env.reset)
     def reset(*args: Any, **kwargs: Any) -> Any:
         return _taken(space, env.reset(*args, **kwargs))
 
@@ -221,7 +224,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _taken(space: spaces.Space[Any], result: Any) -> Any:
-    """Return a result of `reset` or `step` as training takes it; another form is left to the checker."""
+    """Convert a result of `reset` or `step` like training does; the checker handles malformed results."""
     if isinstance(result, tuple):
         match result:
             case (observation, dict()):
@@ -232,7 +235,7 @@ def _taken(space: spaces.Space[Any], result: Any) -> Any:
 
 
 def _arrays(space: spaces.Space[Any], observation: Any) -> Any:
-    """Return a copy of an observation whose tensors are arrays of its space, as in training."""
+    """Return a copy of an observation with tensors converted to arrays of its space as in training."""
     if isinstance(space, spaces.Dict) and isinstance(observation, dict):
         return {key: _arrays(space.get(key, space), value) for key, value in observation.items()}
     if not hasattr(observation, "detach") or not isinstance(space, spaces.Box | spaces.Discrete):
@@ -245,37 +248,38 @@ def _arrays(space: spaces.Space[Any], observation: Any) -> Any:
 
 
 def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLike, seed: int) -> None:
-    """Say whether another one shows something else for the same seed."""
+    """Add a notice if another instance returns a different observation for the same seed."""
     with (
         contextlib.suppress(*CODE_FAULTS),
         warnings.catch_warnings(),
         contextlib.closing(_made(maker)) as other,
     ):
         warnings.simplefilter("ignore")
-        # Copies, because an environment may return one array again and again.
+        # `_arrays` copies, because an environment may reuse the array of its observations.
         first, again, others = (
             _arrays(each.observation_space, each.reset(seed=seed)[0]) for each in (env, env, other)
         )
         if data_equivalence(first, again) and not data_equivalence(first, others):
             reason = (
-                "another instance begins differently with the same seed: something is drawn, as a camera's"
+                "another instance starts differently with the same seed: something, e.g. a camera's position,"
             )
-            then = "place, when one is made. Evaluation and a resumed run may see what training never saw"
-            report.notices.append(f"{reason} {then}; set it by hand")
+            then = "is drawn at creation. Evaluations and resumed runs may see what training never saw"
+            report.notices.append(f"{reason} {then}; set it explicitly")
 
 
 def _plain(text: str) -> str:
-    """Return the first line of a text of Gymnasium, without colours."""
+    """Return the first line of a Gymnasium message without colour codes."""
     return _FORMAT.sub("", _FORMAT.sub("", text)).strip().partition("\n")[0].rstrip(".")
 
 
 def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int) -> None:
-    """Make random steps, and say what they gave."""
+    """Play random steps and report rewards and episodes."""
     played: list[tuple[float, bool, bool]] = []
     env.action_space.seed(seed)
     try:
+        # The report already includes warnings from earlier checks.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are in the report already
+            warnings.simplefilter("ignore")
             observation, _ = env.reset(seed=seed)
             for _ in range(steps):
                 convert_observation(env.observation_space, observation, EnvConfig().image_size)
@@ -283,11 +287,11 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
                 played.append((as_number(reward), bool(terminated), bool(truncated)))
                 if terminated or truncated:
                     observation, _ = env.reset()
-    except CODE_FAULTS as error:  # of any kind: it is the environment's code that runs
-        reason = f"{with_place(error)}. Repair that"
+    except CODE_FAULTS as error:
+        reason = f"{with_place(error)}. Fix this error"
         if isinstance(error, EnvironmentFailed):
-            reason = f"{error}. Give finite rewards and what the spaces say, or change the spaces"
-        report.errors.append(f"random play fails after {count_text(len(played), 'step')}: {reason}.")
+            reason = f"{error}. Return finite rewards and elements of the spaces, or change the spaces"
+        report.errors.append(f"random play failed after {count_text(len(played), 'step')}: {reason}.")
         return
     rewards, terminated, truncated = (np.array(column) for column in zip(*played, strict=True))
     last = np.flatnonzero(terminated | truncated)
@@ -296,13 +300,13 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
     units = "learned in its own units: symlog needs no scaling"
     report.facts.append(("reward", f"{low:g} to {high:g} in {within}, {units}"))
     if low == high == 0:
-        report.notices.append(f"no reward in {within}: learning begins with the first one that is found")
+        report.notices.append(f"no reward in {within}: learning starts when the first reward is found")
     elif len(returns) > 1 and 0 < (spread := max(returns) - min(returns)) < _LEAST_SPREAD:
-        text = f"returns of random episodes differ by {spread:.2g} only, and are not scaled up"
-        report.notices.append(f"{text}; multiply rewards so that good and bad episodes differ by 1 or more")
-    ends = f"{terminated.sum()} terminated: nothing follows, "
+        text = f"returns of random episodes differ by only {spread:.2g} and are not scaled up"
+        report.notices.append(f"{text}; scale rewards so that good and bad episodes differ by 1 or more")
+    ends = f"{terminated.sum()} terminated: no future value, "
     ends += f"{len(last) - terminated.sum()} truncated: value continues"
     report.facts.append(("episodes", f"{len(last)} ended in {within}: {ends}"))
     if not len(last) and not (env.spec and env.spec.max_episode_steps):
-        limit = "env.time_limit=<frames> cuts those that never end"
+        limit = "env.time_limit=<frames> truncates endless episodes"
         report.notices.append(f"no episode ended in {within}; {limit}")

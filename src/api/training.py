@@ -1,4 +1,4 @@
-"""Training from Python: the same run as from the command line, and what it has left."""
+"""Train from Python, with the same results as from the command line, and access finished runs."""
 
 import inspect
 import json
@@ -32,45 +32,46 @@ from .environments import EnvLike, registered_limit, suite_and_id
 _LOG = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE | re.ASCII)
-"""Text that Hydra's grammar takes without quotes, as text."""
+"""Strings that need no quotes in Hydra's grammar."""
 
 _ESCAPED = re.compile(r'(\\*)("|$)')
-"""Backslashes that Hydra reads as escapes: those before a quote or the end; others stand for themselves."""
+"""Backslashes that Hydra treats as escapes, because a quote or the end follows."""
 
 
 @dataclass(frozen=True, init=False)
 class Run:
-    """What a run has left in its folder."""
+    """Results of a run."""
 
     run_dir: Path
-    """Its folder: config.yaml, metrics.jsonl, checkpoints, videos, train.log."""
+    """Folder with config.yaml, metrics.jsonl, checkpoints, videos and train.log."""
 
     def __init__(self, run_dir: str | Path) -> None:
         object.__setattr__(self, "run_dir", Path(run_dir))
 
     @cached_property
     def agent(self) -> Agent:
-        """The agent of its newest checkpoint, loaded once."""
+        """The agent of the newest checkpoint, loaded at the first access."""
         return load(self.run_dir)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the lines of metrics.jsonl: `step`, in agent steps, and what was measured there, by tag.
+        """Return the lines of metrics.jsonl: `step`, in agent steps, and the values by tag.
 
         Raises:
-            UserError: If there is no such file.
+            UserError: If the file does not exist.
         """
         if not stored_log(self.run_dir / METRICS_FILE).is_file():
-            repair = 'Name the folder of a run, as in reverie.Run("experiments/<run>")'
+            repair = 'Pass the folder of a run, e.g. reverie.Run("experiments/<run>")'
             raise UserError(f"{self.run_dir} has no {METRICS_FILE}. {repair}.")
-        lines = read_lines(self.run_dir / METRICS_FILE)  # JSON has no word for what is not finite
+        lines = read_lines(self.run_dir / METRICS_FILE)
+        # JSON does not support non-finite numbers, which are stored as strings.
         return [{tag: float(value) for tag, value in line.items()} for line in lines]
 
 
 @contextmanager
 def _torch_defaults() -> Iterator[None]:
-    """Train with torch's own defaults (float32, CPU, gradients), and restore the program's on exit.
+    """Use torch's defaults (float32, CPU, gradients), and restore the program's settings on exit.
 
-    Packages of simulators set others when they are imported.
+    Some simulator packages change these settings on import.
     """
     dtype, device, has_grad = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
     changes = {
@@ -103,28 +104,28 @@ def train(
     callback: OnLine | None = None,
     **settings: object,
 ) -> Run:
-    """Train an agent, as `reverie-train` does with the same settings, and return what the run has left.
+    """Train an agent like `reverie-train` with the same settings, and return the run.
 
-    Ctrl-C ends it after the step, with a checkpoint; a second one at once. Signals are handled as before when
-    it returns or raises. The global generators of Python, NumPy and torch are seeded.
+    Ctrl-C stops after the current step and saves a checkpoint; a second Ctrl-C stops immediately. Signal
+    handlers are restored on exit. The global generators of Python, NumPy and torch are seeded.
 
     Args:
-        experiment: A file of `configs/experiment`, such as `dreamer_catch`; with `env` alone it is `dreamer`.
-        overrides: Further settings: texts as on the command line (`["model=debug", "seed=3"]`), or values by
-            dotted key (`{"training.batch_size": 8}`). `resume=<run>` continues a run.
-        env: A Gymnasium id, a class, or a function that makes an environment; takes the place of the
-            experiment's. A resumed run keeps its own: the same class or function may be given again.
-        total_timesteps: Agent steps of the run, over all its environments.
-        callback: Called with the step, in agent steps, and the values of each line of metrics.jsonl, once it
-            is written. What it raises ends the run at once, at its newest checkpoint.
-        **settings: Further settings and groups whose keys have no dot: `seed=3`, `model="debug"`.
+        experiment: A file in `configs/experiment`, such as `dreamer_catch`; defaults to `dreamer` if `env` is
+            given.
+        overrides: Additional settings: strings as on the command line (`["model=debug", "seed=3"]`), or
+            values by dotted key (`{"training.batch_size": 8}`). `resume=<run>` continues a run.
+        env: A Gymnasium id, a class, or a function that creates an environment; replaces the experiment's
+            environment. A resumed run keeps its environment, but the same class or function may be passed.
+        total_timesteps: Agent steps of the run, over all environments.
+        callback: Called with the step, in agent steps, and the values of each line of metrics.jsonl after it
+            is written. Its exceptions stop the run immediately, at its newest checkpoint.
+        **settings: Additional settings and groups without a dot in their key: `seed=3`, `model="debug"`.
 
     Raises:
-        UserError: If a setting is wrong, the environment does not fit, or memory is short.
-        KeyboardInterrupt: After Ctrl-C, once the checkpoint is written; it says how to continue.
-        RuntimeError: If the run could not take all steps: a leak, losses that are not finite, environments
-            that fail, a full GPU.
-        SystemExit: After SIGTERM, with code 75, once the checkpoint is written.
+        UserError: If a setting is invalid, the environment is not supported, or memory is insufficient.
+        KeyboardInterrupt: After Ctrl-C and the checkpoint; the message explains how to continue.
+        RuntimeError: If the run stops early: a leak, non-finite losses, failing environments or a full GPU.
+        SystemExit: After SIGTERM and the checkpoint, with code 75.
     """
     require_posix()
     if callback is not None and not _takes_two(callback):
@@ -148,7 +149,7 @@ def train(
         except UserError as error:
             if env is None or config.resume is None or not isinstance(error.__cause__, ValueError):
                 raise
-            repair = "Give the environment that it was trained with"
+            repair = "Pass the environment with which it was trained"
             raise UserError(f"{config.resume} does not fit env: {error.__cause__}. {repair}.") from None
         except SystemExit as ended:
             then = f'continue with reverie.train(resume="{config.run_dir}")'
@@ -156,26 +157,27 @@ def train(
                 raise KeyboardInterrupt(then) from None
             if signals.stop:
                 raise
-            why = f"with exit code {ended.code} (docs/reliability.md); {config.run_dir}/train.log says why"
-            raise RuntimeError(f"The run ended {why}. To go on, {then}.") from ended.__cause__
+            why = f"with exit code {ended.code} (docs/reliability.md); see {config.run_dir}/train.log"
+            raise RuntimeError(f"The run stopped {why}. After a fix, {then}.") from ended.__cause__
     return Run(Path(str(config.run_dir)))
 
 
 def _takes_two(callback: object) -> bool:
-    """Return whether something can be called with two arguments, as far as can be known before."""
+    """Return whether an object is callable with two arguments, assuming so if its signature is unknown."""
+    # The result of a coroutine function would never be awaited.
     if inspect.iscoroutinefunction(callback):
-        return False  # nobody would wait for it
+        return False
     try:
         inspect.signature(callback).bind(0, {})  # pyright: ignore[reportArgumentType]
     except TypeError:
         return False
-    except ValueError:  # a builtin that does not say
+    except ValueError:
         return True
     return True
 
 
 def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:
-    """Return what `checked_run` does, for an environment of the caller's; refuse a run that has another."""
+    """Return `checked_run` for the caller's environment; raise a `UserError` if the run has another one."""
     resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
     is_continued = resume is not None and not holds_networks_alone(str(resume))
     suite, env_id = suite_and_id(env, unknown_maker_of(str(resume)) if is_continued else None)
@@ -192,12 +194,12 @@ def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Pr
     if (own.suite, own.id) != (suite, env_id or own.id):
         name = own.id if own.suite is Suite.gymnasium else own.suite.value
         asked = f"env={env_id or suite.value}"
-        raise UserError(f"{asked}: resume={resume} continues a run of {name}, and keeps that. Leave env out.")
+        raise UserError(f"{asked}: resume={resume} continues a run of {name}, which cannot change. Omit env.")
     return checked
 
 
 def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
-    """Yield settings as they are typed on the command line."""
+    """Yield settings in the command line's format."""
     if isinstance(settings, str):
         yield settings
     elif isinstance(settings, Mapping):
@@ -209,11 +211,11 @@ def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
     elif isinstance(settings, Sequence) and all(isinstance(each, str) for each in settings):
         yield from settings
     else:
-        raise UserError(f'overrides must be texts such as "seed=3", or values by key, got {settings!r}.')
+        raise UserError(f'overrides must be strings such as "seed=3", or values by key, got {settings!r}.')
 
 
 def _text_of(key: str, value: Any) -> str:
-    """Return a value in Hydra's grammar."""
+    """Format a value in Hydra's grammar."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(_text_of(key, item) for item in value) + "]"
     if isinstance(value, Mapping):
@@ -225,14 +227,14 @@ def _text_of(key: str, value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if not isinstance(value, str | Path):
-        allowed = "a number, a text, True, False, None, or a list or dict of them"
+        allowed = "a number, a string, True, False, None, or a list or dict of them"
         raise UserError(f"{key} must be {allowed}, got {type(value).__name__}.")
     text = str(value)
     if "${" in text:
-        raise UserError(f"{key} must not hold `${{`, which reads another setting, got {text}.")
+        raise UserError(f"{key} must not contain `${{`, which refers to another setting, got {text}.")
     return text if _PLAIN.fullmatch(text) else f'"{_ESCAPED.sub(_escape, text)}"'
 
 
 def _escape(found: re.Match[str]) -> str:
-    """Return backslashes and the quote after them, if there is one, as Hydra reads them back."""
+    """Escape backslashes and the quote after them, if any, for Hydra."""
     return 2 * found[1] + ('\\"' if found[2] else "")

@@ -134,8 +134,12 @@ def test_numbers_of_another_width_are_taken() -> None:
             {},
             r"^experiments/none is not a folder\. Pass the folder of a run, e.g. reverie.load",
         ),
-        ("pretrained:catch", {"device": "gpu"}, "device=gpu is none of auto, cpu, cuda. Did you mean `cuda`"),
-        ("pretrained:catch", {"device": None}, "device=None is none of auto"),
+        (
+            "pretrained:catch",
+            {"device": "gpu"},
+            "device=gpu is not one of auto, cpu, cuda. Did you mean `cuda`",
+        ),
+        ("pretrained:catch", {"device": None}, "device=None is not one of auto"),
         ("pretrained:catch", {"seed": -1}, r"seed must be in \[0, 2\*\*32\), got -1"),
         (
             "pretrained:catch",
@@ -143,7 +147,7 @@ def test_numbers_of_another_width_are_taken() -> None:
             "^pretrained:catch does not fit env=CartPole-v1: ",
         ),
         ("pretrained:cartpole", {"env": "catch", "device": "cpu"}, "does not fit env=catch: "),
-        ("pretrained:cartpole", {"env": 3}, "env is of type int. Give an id, a class, or a function"),
+        ("pretrained:cartpole", {"env": 3}, "env is of type int. Pass an id, a class, or a function"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(source: str, options: dict[str, Any], message: str) -> None:
@@ -187,5 +191,5 @@ def test_an_agent_of_a_population_has_no_world_model(empty_folder: Path) -> None
     short = ["training.generations=1", "run_dir=population"]
     agent = reverie.train(experiment.removeprefix("experiment="), [*settings, *short]).agent
     for ask in (lambda: agent.world_model, lambda: agent.state):
-        with pytest.raises(reverie.UserError, match="Pendulum-v1 is of a population: it has no world model"):
+        with pytest.raises(reverie.UserError, match="Pendulum-v1 is from a population, without a world"):
             ask()

@@ -62,7 +62,7 @@ def test_a_report_says_what_becomes_of_every_part() -> None:
     assert facts["mode"] == "Discrete: one of 5, seen as one-hot (5,) float32"
     assert facts["action"] == "continuous: (3,) float32 from -2 to 2"
     assert facts["episodes"].startswith(
-        "4 ended in 45 random steps: 0 terminated: nothing follows, 4 truncated"
+        "4 ended in 45 random steps: 0 terminated: no future value, 4 truncated"
     )
     assert facts["ignored"] == "info, and render() except for videos"
     [notice] = report.notices
@@ -106,7 +106,7 @@ def test_an_environment_that_ignores_the_seed_trains_and_says_what_that_costs() 
 
     report = reverie.check_env(Unseeded, steps=20)
     assert report.is_ready, report
-    assert any("open at a checkpoint cannot be brought back" in text for text in report.notices), report
+    assert any("open at a checkpoint cannot be restored" in text for text in report.notices), report
 
 
 def test_what_an_environment_draws_when_it_is_made_is_found_by_making_two() -> None:
@@ -121,7 +121,7 @@ def test_what_an_environment_draws_when_it_is_made_is_found_by_making_two() -> N
 
     report = reverie.check_env(Shifted, steps=20)
     assert report.is_ready, report
-    assert [text for text in report.notices if "another instance begins differently" in text], report
+    assert [text for text in report.notices if "another instance starts differently" in text], report
     assert reverie.check_env(world(), steps=20).notices == []
 
 
@@ -151,19 +151,19 @@ STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
 @pytest.mark.parametrize(
     ("members", "kind", "message"),
     [
-        ({"last_reward": 0.001}, "notices", "returns of random episodes differ by 0.000"),
+        ({"last_reward": 0.001}, "notices", "returns of random episodes differ by only 0.000"),
         ({"last_reward": 0.0}, "notices", "no reward in 60 random steps"),
-        ({"length": 1000}, "notices", "no episode ended in 60 random steps; env.time_limit=<frames> cuts"),
+        ({"length": 1000}, "notices", "no episode ended in 60 random steps; env.time_limit=<frames> truncat"),
         (
             {"last_reward": np.inf},
             "errors",
-            "its reward is nan, which is not a single finite float32 number. Give finite",
+            "its reward is nan, which is not a single finite float32 number. Return finite",
         ),
-        ({"action_space": WIDE}, "notices", "an action without both bounds gets"),
+        ({"action_space": WIDE}, "notices", "an action without both bounds receives"),
         ({"action_space": WHOLE}, "errors", "Declare one of them, and convert the action in step"),
         ({"observation_space": STACK}, "errors", "Give every image a separate key"),
-        ({"reset": lambda self: (np.zeros(3), {})}, "errors", "Gymnasium's check of its interface fails: "),
-        ({"_drawn": lambda self: np.zeros(4)}, "errors", "random play fails after 0 steps: .*its space has"),
+        ({"reset": lambda self: (np.zeros(3), {})}, "errors", "Gymnasium's check of its interface failed: "),
+        ({"_drawn": lambda self: np.zeros(4)}, "errors", "random play failed after 0 steps: .*its space has"),
     ],
 )
 def test_what_spoils_a_run_is_a_sentence(members: dict[str, Any], kind: str, message: str) -> None:
@@ -188,7 +188,7 @@ def test_a_world_with_every_kind_of_observation_is_ready() -> None:
     [
         ("CartPle-v1", "env.id=CartPle-v1 is not registered with Gymnasium. Did you mean `CartPole-v1`"),
         (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
-        (3, "env is of type int. Give an id, a class, or a function that makes one"),
+        (3, "env is of type int. Pass an id, a class, or a function that creates one"),
     ],
 )
 def test_what_cannot_be_made_is_an_error(env: Any, message: str) -> None:
@@ -292,7 +292,7 @@ def test_what_is_drawn_when_it_is_made_is_found_although_one_array_is_returned_a
             return self.shown
 
     report = reverie.check_env(Shifted, steps=20)
-    assert any("another instance begins differently" in text for text in report.notices), report
+    assert any("another instance starts differently" in text for text in report.notices), report
 
 
 def test_bytes_between_other_bounds_and_small_grids_are_pointed_out() -> None:

@@ -155,9 +155,7 @@ class Broken(Catch):
 
 
 def test_a_run_that_cannot_go_on_is_an_error_that_says_how_to_continue() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"exit code 5 .*train.log says why. To go on, continue with"
-    ) as found:
+    with pytest.raises(RuntimeError, match=r"exit code 5 .*train.log. After a fix, continue with") as found:
         reverie.train("dreamer_catch", [*BRIEF, "env.max_restarts=0"], env=Broken, run_dir="broken")
     assert "it broke" in str(found.value.__cause__)
 
@@ -231,15 +229,15 @@ def test_hydra_reads_back_what_was_given(value: Any) -> None:
         ({"model": "debg"}, "there is no model `debg`.*Did you mean `debug`"),
         (
             {"seed": object()},
-            "seed must be a number, a text, True, False, None, or a list or dict of them, got object",
+            "seed must be a number, a string, True, False, None, or a list or dict of them, got object",
         ),
-        ({"env": Catch()}, "env is of type Catch, an environment that is already made. Give an id, a class"),
+        ({"env": Catch()}, "env is of type Catch, an environment that already exists. Pass an id, a class"),
         ({"env": "CartPle-v1"}, "Did you mean `CartPole-v1`"),
         ({"env": "CartPle-v1", "resume": None}, "Did you mean `CartPole-v1`"),
-        ({"name": "${seed}"}, r"name must not hold `\$\{`, which reads another setting"),
+        ({"name": "${seed}"}, r"name must not contain `\$\{`, which refers to another setting"),
         ({"total_timesteps": 0}, "training.total_timesteps must be at least 1, got 0"),
         ({"overrides": ["model"]}, "`model` is not of the form key=value"),
-        ({"overrides": [1]}, r'overrides must be texts such as "seed=3", or values by key, got \[1\]'),
+        ({"overrides": [1]}, r'overrides must be strings such as "seed=3", or values by key, got \[1\]'),
         ({"callback": 3}, "callback must be a function of a step and values, got 3"),
     ],
 )
@@ -272,7 +270,7 @@ def test_a_metric_that_is_not_finite_is_a_number(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_named_by_a_text_and_one_that_is_not_there_is_refused() -> None:
-    with pytest.raises(reverie.UserError, match=r"^nosuch has no metrics.jsonl\. Name the folder of a run"):
+    with pytest.raises(reverie.UserError, match=r"^nosuch has no metrics.jsonl\. Pass the folder of a run"):
         reverie.Run("nosuch").metrics()
 
 
