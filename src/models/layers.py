@@ -36,6 +36,12 @@ def meta_stands_for(kind: str) -> Iterator[None]:
         _META_STANDS_FOR.reset(token)
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of matrix products with `x` under autocast (for `meta`, that of the CPU)."""
+    kind = "cpu" if x.device.type == "meta" else x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def full_precision(x: Tensor) -> torch.autocast:
     """Return a context that disables autocast on the device of `x` (for `meta`, on the CPU)."""
     kind = x.device.type
@@ -63,9 +69,14 @@ class NormSiLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
         """Normalise in float32 and apply SiLU; a GPU applies SiLU in the dtype of x."""
-        if runs_on_cpu(x):
-            return _NormSiLU.apply(x, self.scale)  # type: ignore[return-value]
-        return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, EPS).to(x.dtype))
+        return norm_silu(x, self.scale)
+
+
+def norm_silu(x: Float[Tensor, "*batch size"], scale: Float[Tensor, "size"]) -> Float[Tensor, "*batch size"]:
+    """Return `NormSiLU` of x for a given scale."""
+    if runs_on_cpu(x):
+        return _NormSiLU.apply(x, scale)  # type: ignore[return-value]
+    return F.silu(F.rms_norm(x.float(), scale.shape, scale, EPS).to(x.dtype))
 
 
 def _reciprocal_rms(x: Tensor) -> Tensor:
@@ -91,9 +102,10 @@ class _NormSiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
         """Return y, and save the input, the scale and the reciprocal root mean square of each row."""
-        if x.dtype == torch.float32:
-            reciprocal = _reciprocal_rms(x)
-            y = _scaled_silu(x, reciprocal, scale)
+        if x.dtype == torch.float32 or _fits_in_cache(x):
+            wide = x.float()
+            reciprocal = _reciprocal_rms(wide)
+            y = _scaled_silu(wide, reciprocal, scale).to(x.dtype)
         else:
             # Both are contiguous: the rows of another layout would be copies, and the results would be lost.
             y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
@@ -108,18 +120,33 @@ class _NormSiLU(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of input and scale."""
         x, scale, reciprocal = ctx.saved_tensors
+        if _fits_in_cache(x):
+            return _NormSiLU.of_rows(x, reciprocal, gradients[0], scale)
         gradient, scale_gradient = x.new_empty(x.shape), torch.zeros_like(scale)
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
-            normalised = rows.float() * factor
-            wide = found if x.dtype == torch.float32 else torch.empty_like(normalised)
-            torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
-            product = wide * normalised
-            scale_gradient += product.sum(0)
-            mean = torch.mv(product, scale / x.shape[-1]).unsqueeze(-1)
-            wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
+            into = found if x.dtype == torch.float32 else None
+            row_gradient, partial = _NormSiLU.of_rows(rows, factor, received, scale, into)
             # In float32 both are the same tensor, so the copy does nothing.
-            found.copy_(wide)
+            found.copy_(row_gradient)
+            scale_gradient += partial
         return gradient, scale_gradient
+
+    @staticmethod
+    def of_rows(
+        x: Tensor, factor: Tensor, received: Tensor, scale: Tensor, into: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of a group of rows and of the scale; `into` receives the first in float32."""
+        normalised = x.float() * factor
+        wide = torch.empty_like(normalised) if into is None else into
+        torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
+        product = wide * normalised
+        mean = torch.matmul(product, scale).unsqueeze(-1)
+        wide.mul_(scale).addcmul_(normalised, mean, value=-1.0 / x.shape[-1]).mul_(factor)
+        return wide.to(x.dtype), product.sum_to_size(scale.shape)
+
+
+def _fits_in_cache(x: Tensor) -> bool:
+    return x.numel() <= _FLOATS_IN_CACHE
 
 
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -3,7 +3,7 @@
 Shapes: B batch, T time, D deter, S latents, C classes, U hidden, A action width, G blocks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from .config import ModelConfig
 from .distributions import Noise, sample_onehot, straight_through, unimix_probs
-from .layers import MLP, BlockLinear, Linear, NormSiLU, truncated_normal_
+from .layers import MLP, BlockLinear, Linear, NormSiLU, norm_silu, product_dtype, truncated_normal_
+from .scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class BlockGRU(nn.Module):
     """A GRU with D units in G blocks, which share the latent sample and the action.
 
     Every block reads concat[its part of deter, x_deter, x_stoch, x_action]. See `action_input` for x_action.
+    A step takes its weights as arguments because a `Scan` passes copies without gradients.
 
     Reference: `RSSM._core` in `dreamerv3/rssm.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -85,43 +87,61 @@ class BlockGRU(nn.Module):
         self.gates = BlockLinear(deter, 3 * deter, self.blocks)
         truncated_normal_(self.mix_weight, self.blocks * (self.width + 3 * hidden))
 
-    def split_weights(self) -> tuple[Tensor, Tensor]:
-        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of actions, (G, U, D/G)."""
-        hidden = (self.mix_weight.shape[1] - self.width) // 3
-        recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
-        return recurrent, action
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return the weights of a step: (D, U), (S C, U), (G, D/G + 2U, D/G) and (G, D/G, 3D/G)."""
+        recurrent, _ = self._split_weight()
+        return self.deter_in[0].weight.t(), self.stoch_in[0].weight.t(), recurrent, self.gates.weight  # pyright: ignore
 
-    def action_input(
-        self, action: Float[Tensor, "*batch action"], weight: Float[Tensor, "blocks hidden width"]
-    ) -> Float[Tensor, "*batch deter"]:
+    def added(self, action_input: Float[Tensor, "*batch deter"]) -> tuple[Tensor, ...]:
+        """Return the terms added to the products of a step: biases, and the action's, (G, *, B, D/G)."""
+        blocks = action_input.view(*action_input.shape[:-1], self.blocks, self.width).movedim(-2, 0)
+        biases = self.gates.bias.view(self.blocks, 1, -1)
+        return self.deter_in[0].bias, self.stoch_in[0].bias, blocks, biases  # pyright: ignore
+
+    def scales(self) -> tuple[Tensor, ...]:
+        """Return the scales of a step's norms: (U,), (U,) and (D,)."""
+        return self.deter_in[1].scale, self.stoch_in[1].scale, self.mix_norm.scale  # pyright: ignore
+
+    def action_input(self, action: Float[Tensor, "*batch action"]) -> Float[Tensor, "*batch deter"]:
         """Return the action's contribution to the mixing layer, including the bias."""
         action = action / action.detach().abs().clamp(min=1.0)
         hidden = self.action_in(action).flatten(0, -2).expand(self.blocks, -1, -1)
-        mixed = torch.baddbmm(self.mix_bias.view(self.blocks, 1, -1), hidden, weight)
+        mixed = torch.baddbmm(self.mix_bias.view(self.blocks, 1, -1), hidden, self._split_weight()[1])
         return mixed.transpose(0, 1).reshape(*action.shape[:-1], -1)
 
     def forward(
         self,
         deter: Float[Tensor, "batch deter"],
         stoch: Float[Tensor, "batch flat"],
-        action_input: Float[Tensor, "batch deter"],
-        weight: Float[Tensor, "blocks inputs width"],
-    ) -> Float[Tensor, "batch deter"]:
-        """Return the next recurrent state from the results of `action_input` and `split_weights`."""
+        added: Sequence[Tensor],
+        scales: Sequence[Tensor],
+        weights: Sequence[Tensor],
+    ) -> tuple[Float[Tensor, "batch deter"], list[Tensor]]:
+        """Return the next recurrent state and the input of each product.
+
+        `added`, `scales` and `weights` are the results of the methods with these names, or a `Scan` of them.
+        """
+        dtype = weights[0].dtype
+        inputs = [deter.to(dtype), stoch.to(dtype)]
+        first = zip(added, inputs, weights, scales, strict=False)
+        shared = torch.cat([norm_silu(torch.addmm(*affine), scale) for *affine, scale in first], -1)
         # Block products are (G, B, ...) and all other tensors (B, G, ...), which is cheaper than copies.
-        shared = torch.cat([self.deter_in(deter), self.stoch_in(stoch)], -1)
-        deter = deter.unflatten(-1, (self.blocks, self.width))
-        inputs = torch.cat([deter, shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
-        mixed = torch.bmm(inputs.transpose(0, 1), weight)
-        mixed = action_input.view_as(deter) + mixed.transpose(0, 1)
-        hidden = self.mix_norm(mixed.flatten(1)).view_as(deter)
-        bias = self.gates.bias.view(self.blocks, 1, -1)
-        gates = torch.baddbmm(bias, hidden.transpose(0, 1), self.gates.weight)
+        own = deter.unflatten(-1, (self.blocks, self.width))
+        joined = torch.cat([own.to(dtype), shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
+        mixed = torch.baddbmm(added[2], joined.transpose(0, 1), weights[2]).transpose(0, 1)
+        hidden = norm_silu(mixed.flatten(1), scales[2])
+        gates = torch.baddbmm(added[3], hidden.view_as(own).transpose(0, 1), weights[3])
         # The outputs of each block are ordered as reset, candidate and update.
         reset, candidate, update = gates.chunk(3, -1)
         candidate = (reset.sigmoid() * candidate).tanh().transpose(0, 1).float()
         update = (update - 1.0).sigmoid().transpose(0, 1).float()
-        return torch.lerp(deter, candidate, update).flatten(1)
+        return torch.lerp(own, candidate, update).flatten(1), [*inputs, joined, hidden]
+
+    def _split_weight(self) -> tuple[Tensor, Tensor]:
+        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of actions, (G, U, D/G)."""
+        hidden = (self.mix_weight.shape[1] - self.width) // 3
+        recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
+        return recurrent, action
 
 
 class RSSM(nn.Module):
@@ -188,20 +208,28 @@ class RSSM(nn.Module):
         online = state is None
         state = state or self.online_state(len(is_first))
         keep = (~is_first).unsqueeze(-1).float()
-        weight, action_weight = self.core.split_weights()
-        action_inputs = self.core.action_input(prev_action * keep, action_weight)
+        core, (batch, time) = self.core, is_first.shape
+        action_inputs = core.action_input(prev_action * keep).transpose(0, 1)
         deter_weight, token_weight = self.posterior_in.weight.split(
             [self.config.deter, tokens.shape[-1]], dim=1
         )
-        token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias)
+        token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias).transpose(0, 1)
+        scan = Scan(
+            weights=(*core.weights(), self.posterior_out.weight.t(), deter_weight.t()),
+            added=(*core.added(action_inputs), self.posterior_out.bias, token_inputs),
+            scales=(*core.scales(), self.posterior_norm.scale),
+            steps=time,
+            rows=batch,
+            dtype=product_dtype(tokens),
+        )
         states: list[LatentState] = []
         logits: list[Tensor] = []
-        # The gradient of `unbind` is one stack, whereas indexing would need T additions of full size.
-        steps = zip(*(x.unbind(1) for x in (keep, action_inputs, token_inputs, latent_noise)), strict=True)
-        for keep_t, action_t, token_t, noise_t in steps:
-            deter, stoch, logits_t = self.observe_step(
-                state.deter, state.stoch, keep_t, action_t, token_t, noise_t, weight, deter_weight
+        steps = zip(keep.unbind(1), latent_noise.unbind(1), scan.steps(), strict=True)
+        for keep_t, noise_t, (added, scales) in steps:
+            deter, stoch, logits_t, inputs = self.observe_step(
+                state.deter, state.stoch, keep_t, noise_t, added, scales, scan.weights
             )
+            scan.keep([*inputs, deter.detach()])
             state = LatentState(deter, stoch)
             states.append(state)
             logits.append(logits_t)
@@ -219,25 +247,29 @@ class RSSM(nn.Module):
         deter: Float[Tensor, "batch deter"],
         stoch: Float[Tensor, "batch stoch classes"],
         keep: Float[Tensor, "batch 1"],
-        action_input: Float[Tensor, "batch deter"],
-        token_input: Float[Tensor, "batch hidden"],
         latent_noise: Float[Tensor, "batch stoch classes"],
-        core_weight: Float[Tensor, "blocks inputs width"],
-        deter_weight: Float[Tensor, "hidden deter"],
+        added: Sequence[Tensor],
+        scales: Sequence[Tensor],
+        weights: Sequence[Tensor],
     ) -> tuple[
         Float[Tensor, "batch deter"],
         Float[Tensor, "batch stoch classes"],
         Float[Tensor, "batch stoch classes"],
+        list[Tensor],
     ]:
-        """Return the state and logits after one observation, as a compilable function of tensors.
+        """Return the state and logits after one observation, and the detached inputs of the products.
 
-        `keep` is 0 where an episode starts and 1 elsewhere. `action_input` is the action's contribution to
-        the core's mixing layer, and `token_input` the token's contribution to the first posterior layer.
+        This is a compilable function of tensors. `keep` is 0 where an episode starts and 1 elsewhere.
+        `added`, `scales` and `weights` belong to the core, then to the output and the input layer of the
+        posterior. `added` contains the contributions of action and token. The input layer reads the
+        returned deter, which is therefore not among the returned inputs.
         """
-        deter = self.core(deter * keep, stoch.flatten(-2) * keep, action_input, core_weight)
-        hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_input)
-        logits = self._split(self.posterior_out(hidden))
-        return deter, straight_through(unimix_probs(logits, self.config.latent_unimix), latent_noise), logits
+        deter, inputs = self.core(deter * keep, stoch.flatten(-2) * keep, added, scales, weights)
+        hidden = torch.addmm(added[-1], deter.to(weights[-1].dtype), weights[-1])
+        inputs.append(norm_silu(hidden, scales[-1]))
+        logits = self._split(torch.addmm(added[-2], inputs[-1], weights[-2]))
+        stoch = straight_through(unimix_probs(logits, self.config.latent_unimix), latent_noise)
+        return deter, stoch, logits, [x.detach() for x in inputs]
 
     def imagine_step(
         self,
@@ -245,10 +277,12 @@ class RSSM(nn.Module):
         stoch: Float[Tensor, "batch stoch classes"],
         action_input: Float[Tensor, "batch deter"],
         latent_noise: Float[Tensor, "batch stoch classes"],
-        core_weight: Float[Tensor, "blocks inputs width"],
+        weights: Sequence[Tensor],
     ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
-        """Return the state predicted by the prior after an action; see `observe_step` for the arguments."""
-        deter = self.core(deter, stoch.flatten(-2), action_input, core_weight)
+        """Return the state predicted by the prior after an action; `weights` are those of the core."""
+        core, dtype = self.core, weights[0].dtype
+        added = [x.to(dtype) for x in core.added(action_input)]
+        deter, _ = core(deter, stoch.flatten(-2), added, core.scales(), weights)
         return deter, sample_onehot(
             unimix_probs(self.prior_logits(deter), self.config.latent_unimix), latent_noise
         )
@@ -272,18 +306,19 @@ class RSSM(nn.Module):
             latent_noise: Exp(1) noise of the latents of H transitions.
             is_onehot: Whether actions are one-hot; their A possible contributions are then precomputed.
         """
-        weight, action_weight = self.core.split_weights()
+        dtype = product_dtype(state.deter)
+        weights = [weight.to(dtype) for weight in self.core.weights()]
         every_action = torch.eye(self.core.action_size, device=state.deter.device)
-        table = self.core.action_input(every_action, action_weight) if is_onehot else None
+        table = self.core.action_input(every_action) if is_onehot else None
         states, actions = [state], []
         for step in range(len(latent_noise)):
             action = policy(step, state)
             if table is None:
-                action_input = self.core.action_input(action, action_weight)
+                action_input = self.core.action_input(action)
             else:
                 action_input = torch.mm(action, table)
             state = LatentState(
-                *self.imagine_step(state.deter, state.stoch, action_input, latent_noise[step], weight)
+                *self.imagine_step(state.deter, state.stoch, action_input, latent_noise[step], weights)
             )
             states.append(state)
             actions.append(action)

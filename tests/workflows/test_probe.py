@@ -64,15 +64,12 @@ def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_state
     states = LatentState(torch.randn_like(start.deter), start.stoch)
     actions = torch.eye(workflow.env.action.size)[torch.arange(length) % workflow.env.action.size]
     assert imagine_along(model, states, actions, 3, noise).deter.shape[0] == length - 3
-    weight, action_weight = rssm.core.split_weights()
+    core = rssm.core
     # No chance is drawn before the first step's deter: entry i continues state i with action i.
     once = imagine_along(model, states, actions, 1, noise)
     for i in range(length - 1):
-        one = rssm.core(
-            states.deter[i : i + 1],
-            states.flat_stoch[i : i + 1],
-            rssm.core.action_input(actions[i : i + 1], action_weight),
-            weight,
-        )
+        added = core.added(core.action_input(actions[i : i + 1]))
+        state = states.select(slice(i, i + 1))
+        one, _ = core(state.deter, state.flat_stoch, added, core.scales(), core.weights())
         torch.testing.assert_close(once.deter[i : i + 1], one)
     assert torch.equal(imagine_along(model, states, actions, 0, noise).deter, states.deter)
