@@ -26,7 +26,7 @@ help:
 	@echo "make gpu           the tests that need a CUDA device"
 	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
 	@echo "make bench-peers   install the peers that make bench compares with, in an environment of their own"
-	@echo "make lint          ruff, pyright and the layers of the architecture"
+	@echo "make lint          ruff, pyright, the layers of the architecture, the budgets and the prose"
 	@echo "make format        let ruff repair what it can"
 	@echo "make doctor        check this machine, with the repair for each finding"
 	@echo "make docs          build the site of docs/ into site/, without a network"
@@ -97,6 +97,7 @@ lint: $(READY) $(SITE_READY)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_budget.py
+	$(BIN)/python scripts/check_prose.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix
