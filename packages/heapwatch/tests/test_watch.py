@@ -694,18 +694,18 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "No program is named"),
+        ((), "No program is given"),
         (("no.py",), "There is no script no.py"),
         (("-m", "no.module"), "-m no.module finds no module to run"),
         (("-m", "email"), "-m email finds no module to run"),  # a package without __main__
         (("-m", "sys"), "-m sys finds no module to run"),  # it has no code of Python
         (("-m", "this.py"), "-m this.py finds no module to run"),
-        (("--at", "x:y", __file__), "--at=x:y leads to no function (there is no module x)"),
-        (("--at", "this", __file__), "--at=this names no function"),
-        (("--at", "this.py:c", __file__), "--at=this.py:c leads to no function (there is no module this.py)"),
+        (("--at", "x:y", __file__), "--at=x:y is not a function (there is no module x)"),
+        (("--at", "this", __file__), "--at=this is not a function"),
+        (("--at", "this.py:c", __file__), "--at=this.py:c is not a function (there is no module this.py)"),
         (("--at", f"{Path(__file__).stem}:write", __file__), "(it is in the program itself"),
-        (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
-        (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
+        (("--at", "math:pi", __file__), "--at=math:pi is not a function (it is of type float)"),
+        (("--at", "fractions:Fraction", __file__), "is not a function (it is of type ABCMeta)"),
         (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
         (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
         (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
@@ -737,7 +737,7 @@ def test_at_is_named_as_it_was_typed_and_a_module_that_fails_is_no_traceback(
         ("x:y", "there is no module x"),
         ("ends_at_once:f", "SystemExit: own (ends_at_once.py, line 2)"),
     ):
-        with pytest.raises(UsageError, match=re.escape(f"at={place} leads to no function ({why})")) as raised:
+        with pytest.raises(UsageError, match=re.escape(f"at={place} is not a function ({why})")) as raised:
             Watch(at=place)
         assert str(raised.value).startswith("at=")
 

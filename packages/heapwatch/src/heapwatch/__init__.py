@@ -1,4 +1,4 @@
-"""Find which object holds the memory that grows, in any PyTorch program."""
+"""Find the object that retains growing memory, in any PyTorch program."""
 
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any

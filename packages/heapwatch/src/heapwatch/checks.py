@@ -1,4 +1,4 @@
-"""Assert in a test, or around a block, that code leaves no more in memory than before."""
+"""Check in a test, or around a block, that code does not retain memory."""
 
 import functools
 import gc
@@ -21,27 +21,27 @@ _MB = 1e6
 
 
 class MemoryGrows(AssertionError):
-    """Code holds more memory than it may; the message names who holds it."""
+    """Code retains more memory than allowed. The message includes the holder of the growth."""
 
 
 def no_growth(
     *misplaced: Never, steps: int = 50, threshold_mb: float = 0.1
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator that calls a function `steps` times, and raises if memory grows with the calls.
+    """Return a decorator that calls a function `steps` times and raises if memory grows with the calls.
 
-    Half as many calls go before, not judged: first times take memory that stays. Host memory is judged, and
-    that of CUDA where it is there; what a collection of garbage frees is no growth.
+    First calls allocate memory that stays, so half as many calls run before the measurement. The check
+    covers host memory, and CUDA memory if available. Memory freed by garbage collection does not count.
 
     Args:
-        misplaced: Nothing: a function is given to what `no_growth` returns.
-        steps: Judged calls, 24 or more.
-        threshold_mb: Growth over the judged calls up to which memory counts as flat, in MB of 1e6 bytes.
+        misplaced: Not accepted. Pass the function to the returned decorator.
+        steps: Measured calls, at least 24.
+        threshold_mb: Growth over the measured calls that still counts as flat, in MB of 1e6 bytes.
 
     Returns:
-        A decorator; what it makes returns what the last call returned.
+        A decorator. The decorated function returns the result of the last call.
 
     Raises:
-        UsageError: If it is given a function, or `steps` is under 24, which no verdict can rest on.
+        UsageError: If a function is passed, or `steps` is below 24, which is too few for a verdict.
         MemoryGrows: From the decorated function.
 
     >>> kept = []
@@ -56,8 +56,8 @@ def no_growth(
     """
     if misplaced:
         raise UsageError(
-            "no_growth takes steps= and threshold_mb= by name, and returns a decorator. Write "
-            "@no_growth(steps=50) above the function, or no_growth(steps=50)(function)() to call it at once."
+            "no_growth accepts steps= and threshold_mb= by name and returns a decorator. Write "
+            "@no_growth(steps=50) above the function, or call no_growth(steps=50)(function)()."
         )
     if not isinstance(steps, int) or steps < MIN_SAMPLES:
         raise UsageError(f"steps={steps} is too few for a verdict. Use {MIN_SAMPLES} or more.")
@@ -67,7 +67,8 @@ def no_growth(
         def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for _ in range(steps // 2):
                 function(*args, **kwargs)
-            for is_whole in (False, True):  # the whole heap takes seconds, and is seldom needed
+            # A search of the whole heap takes seconds and is rarely needed.
+            for is_whole in (False, True):
                 before = measure_heap({}, is_whole)
                 result, series = _called(steps, lambda: function(*args, **kwargs))
                 tests = {device: classify_trend(series[device], threshold_mb * _MB) for device in series}
@@ -92,35 +93,37 @@ def no_growth(
 
 @dataclass
 class Spent:
-    """What a block has left in memory."""
+    """Memory that a block leaves in use."""
 
     mb: float = 0.0
-    """In MB of 1e6 bytes, known when the block has ended."""
+    """In MB of 1e6 bytes, set when the block ends."""
 
 
 @contextmanager
 def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
-    """Raise if a block leaves more in memory than a number of MB of 1e6 bytes.
+    """Raise if a block leaves more than `mb` MB (1e6 bytes) of memory in use.
 
     >>> with budget(mb=1):
     ...     numbers = list(range(1000))
 
     Args:
-        mb: What may be more in use at the end of the block than at its begin.
+        mb: Allowed difference between the memory in use after and before the block.
         device: "cpu" or "cuda".
 
     Raises:
-        ValueError: For another device.
-        MemoryGrows: If more is.
+        ValueError: If the device is unknown.
+        MemoryGrows: If the difference is larger.
     """
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"device={device} is none of cpu, cuda.")
+        raise ValueError(f"device must be cpu or cuda (got {device}).")
     before, spent = measure_heap({}, is_whole=False), Spent()
-    gc.collect()  # older garbage, freed inside the block, would hide what it leaves
+    # Older garbage, if freed inside the block, would hide its growth.
+    gc.collect()
     start = _in_use(device)
     yield spent
     if _in_use(device) - start > mb * _MB:
-        gc.collect()  # objects in reference cycles are not kept
+        # Objects in reference cycles are not retained.
+        gc.collect()
     rise = _in_use(device) - start
     spent.mb = rise / _MB
     if spent.mb > mb:

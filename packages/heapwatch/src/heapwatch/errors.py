@@ -1,4 +1,4 @@
-"""Errors that a user can repair, and how a command reports them."""
+"""Errors that a user can fix, and their report by a command."""
 
 import argparse
 import os
@@ -13,26 +13,26 @@ USAGE_EXIT_CODE = 2
 
 
 class UsageError(ValueError):
-    """Invalid argument. The message gives the value, the limit and the fix."""
+    """An invalid argument. The message contains the value, the limit and the fix."""
 
 
 class FlagParser(argparse.ArgumentParser):
-    """Raises a `UsageError` for a wrong flag, without the usage lines of `argparse`."""
+    """Raises a `UsageError` for an invalid flag instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         """Raise `message`."""
-        raise UsageError(f"{message}; --help lists the flags.")
+        raise UsageError(f"{message}. --help lists the flags.")
 
 
 @contextmanager
 def exit_on_usage_error() -> Iterator[None]:
-    """Print a `UsageError`, or a failure of standard output, as one line on stderr; exit with code 2."""
+    """Print a `UsageError` or a failed write to stdout as one line on stderr, and exit with code 2."""
     try:
         yield
         try:
             sys.stdout.flush()
         except OSError as error:
-            # Python would fail once more when it closes the descriptor.
+            # Python would fail again when it closes the descriptor at exit.
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
             raise UsageError(f"the output cannot be written: {error.strerror}.") from error

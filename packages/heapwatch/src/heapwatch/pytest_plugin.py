@@ -1,4 +1,4 @@
-"""pytest plugin `heapwatch`: a test, or a function in one, holds no more memory the more often it runs."""
+"""pytest plugin `heapwatch`: fail a test if repeated calls retain memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,25 +7,27 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
-        "markers", "no_growth(steps=50, threshold_mb=0.1): run the test often; fail if memory in use grows."
+        "markers",
+        "no_growth(steps=50, threshold_mb=0.1): run the test repeatedly and fail if memory in use grows.",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """Let a marked test be called as often as its marker says, with the same fixtures."""
+    """Call a marked test repeatedly, with the same fixtures."""
     marker = pyfuncitem.get_closest_marker("no_growth")
     if marker is not None:
-        from .checks import no_growth  # imports torch
+        # This imports torch, so only marked tests pay for it.
+        from .checks import no_growth
 
         pyfuncitem.obj = no_growth(*marker.args, **marker.kwargs)(pyfuncitem.obj)
 
 
 @pytest.fixture(name="no_growth")
 def no_growth_fixture() -> Callable[..., Any]:
-    """Return `check(function, *arguments, steps=50, threshold_mb=0.1)`: it fails if memory grows."""
+    """Return `check(function, *arguments, steps=50, threshold_mb=0.1)`. It fails if memory grows."""
     from .checks import no_growth
 
     def check(function: Callable[..., Any], *args: Any, steps: int = 50, threshold_mb: float = 0.1) -> Any:

@@ -1,4 +1,4 @@
-"""Numbers, names and errors as text, and text as files."""
+"""Format numbers, names and errors, and write text files atomically."""
 
 import os
 import traceback
@@ -19,7 +19,7 @@ def count_text(number: float, noun: str) -> str:
 
 
 def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
-    r"""Return at most `most` characters of a text, with `?` for those that would steer a terminal.
+    r"""Return at most `most` characters of a text, with `?` for control characters.
 
     >>> printable("red: \x1b[31m")
     'red: ?[31m'
@@ -28,7 +28,7 @@ def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Container[str] = ()) -> list[str]:
-    """Return rows of cells as lines of aligned columns: to the right, or to the left for headings in `left`.
+    """Format rows as aligned columns. Headings in `left` align to the left, all others to the right.
 
     >>> aligned([("object", "MB"), ("replay", "780.79")], left=["object"])
     ['object      MB', 'replay  780.79']
@@ -42,15 +42,15 @@ def aligned(rows: Sequence[Sequence[str]], left: Container[str] = ()) -> list[st
 def with_place(error: BaseException) -> str:
     """Return 'FileNotFoundError: no level.bin (world.py, line 12)' for an error of the user's code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    # A syntax error names its place itself.
+    # The message of a syntax error already contains its place.
     is_placed = frames and not isinstance(error, SyntaxError)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
     return f"{type(error).__name__}: {error}{place}"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file under another name, then rename it: a process that is killed leaves the previous file."""
-    # Another program may write into this folder, too.
+    """Write a file atomically: a process killed during the write leaves the previous version."""
+    # The name contains the process id, because another program may write to the same folder.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")

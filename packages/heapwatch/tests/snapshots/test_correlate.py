@@ -74,7 +74,7 @@ def test_a_single_snapshot_has_a_difference_but_no_correlation() -> None:
 
 
 def test_folders_without_the_scalars_are_one_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--events-dir .*missing is no folder that can be read"):
+    with pytest.raises(UsageError, match=r"--events-dir .*missing is not a readable folder"):
         correlate(series(1), tmp_path / "missing")
     nothing = f"has no TensorBoard events with {ALLOCATED_TAG} or {RESERVED_TAG}"
     with pytest.raises(UsageError, match=nothing):

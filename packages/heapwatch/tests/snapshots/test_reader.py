@@ -67,7 +67,7 @@ def saved(folder: Path, data: bytes) -> Path:
 def test_a_malicious_pickle_is_refused_and_nothing_of_it_runs(way: str, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     path = saved(tmp_path, attacks(marker)[way])
-    with pytest.raises(UsageError, match="is damaged or no snapshot: "):
+    with pytest.raises(UsageError, match="is damaged or not a snapshot: "):
         load(path)
     assert not marker.exists()
 
@@ -96,7 +96,7 @@ def test_every_cut_of_a_snapshot_is_an_error(tmp_path: Path) -> None:
     for size in range(0, len(whole), 7):
         with pytest.raises(Exception, match=r"truncated|Ran out of input|exhausted"):
             PlainUnpickler(io.BytesIO(whole[:size])).load()
-    with pytest.raises(UsageError, match=r"is damaged or no snapshot: .*Remove it, or save it again\.$"):
+    with pytest.raises(UsageError, match=r"is damaged or not a snapshot: .*Remove it, or save it again\.$"):
         load(saved(tmp_path, whole[:-100]))
 
 
@@ -117,11 +117,11 @@ def test_changed_bytes_give_an_error_or_plain_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"]r\xff\xff\xff\xff.", "takes more than 4,294,967,296 bytes of memory to read"),  # a memo slot
-        (b"\x96\x00\x00\x00\x00\x40\x00\x00\x00.", "takes more than"),  # a bytearray of 256 GiB
-        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "is damaged or no snapshot"),  # a string of 2**63 bytes
-        (b"}]K\x01s.", "is damaged or no snapshot: unhashable type"),
-        (b"u.", "is damaged or no snapshot"),
+        (b"]r\xff\xff\xff\xff.", "needs more than 4,294,967,296 bytes of memory to read"),  # a memo slot
+        (b"\x96\x00\x00\x00\x00\x40\x00\x00\x00.", "needs more than"),  # a bytearray of 256 GiB
+        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "is damaged or not a snapshot"),  # a string of 2**63 bytes
+        (b"}]K\x01s.", "is damaged or not a snapshot: unhashable type"),
+        (b"u.", "is damaged or not a snapshot"),
     ],
     ids=["memo slot", "bytearray", "string", "list as a key", "no mark"],
 )
@@ -134,7 +134,7 @@ def test_few_bytes_cannot_ask_for_much_memory(body: bytes, message: str, tmp_pat
 
 def test_a_file_of_too_many_parts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_MEMORY_BYTES", 64 * 2**20)
-    with pytest.raises(UsageError, match="takes more than 67,108,864 bytes of memory"):
+    with pytest.raises(UsageError, match="needs more than 67,108,864 bytes of memory"):
         load(saved(tmp_path, HEAD + b"(" + b"}" * 4 * 2**20 + b"l."))
 
 

@@ -103,35 +103,35 @@ def test_texts_of_a_file_cannot_steer_a_terminal_nor_fill_it() -> None:
     ("data", "message"),
     [
         ({"weights": []}, "it has no list of segments"),
-        (5, "it has something else where a dict is due"),
-        ({"segments": [1]}, r"segments\[0\] has something else where a dict is due"),
+        (5, "it has another type where a dict is expected"),
+        ({"segments": [1]}, r"segments\[0\] has another type where a dict is expected"),
         ({"segments": [{"blocks": []}]}, r"segments\[0\] has a total_size that is missing"),
         (
             {"segments": [{"total_size": -1, "blocks": []}]},
-            "total_size that is missing or no number of bytes",
+            "total_size that is missing or not a number of bytes",
         ),
-        ({"segments": [{"total_size": True, "blocks": []}]}, "or no number of bytes"),
+        ({"segments": [{"total_size": True, "blocks": []}]}, "or not a number of bytes"),
         ({"segments": [{"total_size": 1, "blocks": {}}]}, r"segments\[0\] has no list of blocks"),
         ({"segments": [{"total_size": 1, "blocks": [None]}]}, "where a dict is due"),
         (
             {"segments": [{"total_size": 1, "blocks": [{"size": 2**70}]}]},
             "a size that is missing or no number",
         ),
-        ({"segments": [{"total_size": 1, "blocks": [{"size": 1}]}]}, "state is none of active_allocated"),
-        (writer.snapshot([writer.segment([writer.block(512, state="?")])]), "state is none of"),
-        (writer.snapshot([writer.segment([writer.block(512) | {"frames": 7}])]), "frames are no list"),
+        ({"segments": [{"total_size": 1, "blocks": [{"size": 1}]}]}, "state is not one of active_allocated"),
+        (writer.snapshot([writer.segment([writer.block(512, state="?")])]), "state is not one of"),
+        (writer.snapshot([writer.segment([writer.block(512) | {"frames": 7}])]), "frames are not a list"),
         (writer.snapshot([writer.segment([writer.block(512) | {"frames": [7]}])]), "where a dict is due"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_pickle_of_something_else_is_told_apart(data: object, message: str) -> None:
-    with pytest.raises(UsageError, match=f"is a pickle, but no memory snapshot: .*{message}"):
+    with pytest.raises(UsageError, match=f"is a pickle, but not a memory snapshot: .*{message}"):
         summarize(data, HERE, 1)
 
 
 def test_few_bytes_cannot_stand_for_endless_blocks() -> None:
     few, many = ([writer.block(512)] * count for count in (10, MAX_BLOCKS))
-    with pytest.raises(UsageError, match="holds more than 5,000,000 blocks"):
+    with pytest.raises(UsageError, match="contains more than 5,000,000 blocks"):
         summary_of(*(writer.segment([]) | {"blocks": blocks} for blocks in (few, many)))
 
 

@@ -1,1 +1,1 @@
-"""What the operating system, the C library and CUDA say about memory."""
+"""Memory counters of the operating system, the C library and CUDA."""

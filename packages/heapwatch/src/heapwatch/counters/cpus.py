@@ -1,4 +1,4 @@
-"""Read how many CPUs this process may use: its affinity, or less where a control group limits CPU time."""
+"""Count the CPUs available to this process: its affinity, further limited by control groups."""
 
 import os
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from .limits import CGROUP_ROOT, MEMBERSHIP, cgroup_folders, text_of
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use, at least 1; a quota of 2.5 CPUs counts as 2."""
+    """Return the number of CPUs available to this process, at least 1. A quota of 2.5 CPUs counts as 2."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([allowed, *cgroup_quotas(CGROUP_ROOT, text_of(MEMBERSHIP))])))
 
 
 def cgroup_quotas(root: Path, membership: str) -> Iterator[float]:
-    """Yield the CPU quota, in CPUs, of every limited control group from this process up to the root.
+    """Yield the CPU quota, in CPUs, of each limited control group from this process up to the root.
 
     The groups, v1 or v2, are mounted at `root`; `membership` is the text of /proc/self/cgroup.
     """

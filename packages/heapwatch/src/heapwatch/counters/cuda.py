@@ -1,7 +1,7 @@
-"""Read what PyTorch's allocators hold on the GPU and in pinned host memory; warn of a driver that pages.
+"""Read the counters of PyTorch's GPU and pinned-memory allocators, and warn of a driver that pages.
 
-Under Windows and WSL2 the driver may answer a full card by placing allocations in system memory: nothing
-fails, everything becomes slow, and a later out-of-memory error shows more than the card has.
+On Windows and WSL 2, the driver may place allocations in system memory when the card is full. Allocations
+then succeed but become slow, and a later out-of-memory error reports more memory than the card has.
 """
 
 import platform
@@ -21,7 +21,7 @@ _DEVICE_COUNTERS = {
     "inactive_split_mb": "inactive_split_bytes.all.current",
 }
 _PINNED = "allocated_bytes.current"
-"""Not `active_bytes`: PyTorch 2.11 counts what was freed as active for good (pytorch/pytorch#182404)."""
+"""Not `active_bytes`: PyTorch 2.11 never removes freed memory from it (pytorch/pytorch#182404)."""
 _REMEDY = (
     'Set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback" in the NVIDIA control panel, or call '
     "torch.cuda.set_per_process_memory_fraction(1.0), so that a full card is an error"
@@ -29,16 +29,17 @@ _REMEDY = (
 
 
 def gpu_memory_stats() -> dict[str, float]:
-    """Return what CUDA's caching allocator and pinned-host allocator hold, in MB; {} before the first use.
+    """Return the counters of CUDA's caching and pinned-host allocators in MB, or {} before the first use.
 
-    Neither waits for the device nor makes a CUDA context. The keys of pinned memory come with its first use.
+    The call does not synchronize with the device and does not create a CUDA context. The key of pinned memory
+    appears after its first use.
 
     Returns:
-        `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
-        `max_reserved_mb`, their peaks since `torch.cuda.reset_peak_memory_stats()`; `small_pool_mb` and
-        `large_pool_mb`, live tensors of at most and over 1 MiB; `inactive_split_mb`, free parts of segments
-        in use, which cannot be given back; `pending_free_mb`, freed but waiting for a stream;
-        `pinned_reserved_mb`, pinned host memory in use and cached.
+        `alloc_mb`: live tensors. `reserved_mb`: live and cached memory obtained from the driver.
+        `max_alloc_mb` and `max_reserved_mb`: peaks since `torch.cuda.reset_peak_memory_stats()`.
+        `small_pool_mb` and `large_pool_mb`: live tensors up to and above 1 MiB. `inactive_split_mb`: free
+        parts of segments in use, which cannot be released. `pending_free_mb`: freed memory that waits for a
+        stream. `pinned_reserved_mb`: pinned host memory, in use and cached.
     """
     if not torch.cuda.is_initialized():
         return {}
@@ -48,16 +49,16 @@ def gpu_memory_stats() -> dict[str, float]:
 
 
 def device_stats_mb(counters: Mapping[str, Any]) -> dict[str, float]:
-    """Return the counters of `torch.cuda.memory_stats()` in MB; 0 for those it has not (before first use)."""
+    """Convert the counters of `torch.cuda.memory_stats()` to MB. Counters absent before first use are 0."""
     stats = {name: counters.get(key, 0) / _BYTES_PER_MB for name, key in _DEVICE_COUNTERS.items()}
     allocated = counters.get(_DEVICE_COUNTERS["alloc_mb"], 0)
-    # A block leaves "allocated" when its tensor dies, and "active" once every stream is done with it.
+    # A block leaves "allocated" when its tensor dies, and "active" when all streams have finished with it.
     active = counters.get("active_bytes.all.current", allocated)
     return stats | {"pending_free_mb": (active - allocated) / _BYTES_PER_MB}
 
 
 def is_windows_driver(system: str, release: str) -> bool:
-    """Return whether the GPU belongs to a Windows driver: on Windows, and in WSL, a kernel by Microsoft.
+    """Return whether a Windows driver manages the GPU: on Windows, or under WSL with a Microsoft kernel.
 
     >>> is_windows_driver("Linux", "5.15.167.4-microsoft-standard-WSL2"), is_windows_driver("Linux", "6.8.0")
     (True, False)
@@ -66,7 +67,7 @@ def is_windows_driver(system: str, release: str) -> bool:
 
 
 def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bool) -> str | None:
-    """Return what a user has to know about paging by the driver, None when there is nothing to know."""
+    """Return a warning about paging by the driver, or `None` if paging cannot occur."""
     capacity = f"{capacity_bytes / _BYTES_PER_GB:.2f} GB"
     if allocated_bytes > capacity_bytes:
         allocated = f"{allocated_bytes / _BYTES_PER_GB:.2f} GB"
@@ -83,7 +84,7 @@ def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bo
 
 
 def driver_paging_warning() -> str | None:
-    """Return the warning for the current CUDA device as it is now; None before CUDA is used."""
+    """Return the paging warning for the current CUDA device, or `None` before CUDA is used."""
     if not torch.cuda.is_initialized():
         return None
     capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

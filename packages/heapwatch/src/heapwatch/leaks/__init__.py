@@ -1,1 +1,1 @@
-"""Samples, trends and names of what grows while a run lasts."""
+"""Sample memory counters, test their trends, and find the holder of growth while a run lasts."""

@@ -1,4 +1,4 @@
-"""Say which counters must not grow, and raise alarms about series that do."""
+"""Define the counters that must not grow, and detect growth in a series of samples."""
 
 import bisect
 import gc
@@ -12,58 +12,72 @@ from numpy.typing import NDArray
 
 from .verdict import Series, TrendClass, TrendTest, classify_trend, pair_slopes, saturates
 
-WINDOW = 96  # samples that a detector keeps; older ones are forgotten
-_RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
+# A detector keeps this many samples and drops older ones.
+WINDOW = 96
+# Resident memory is a backstop. It changes in pages and includes memory cached by the allocator.
+_RESIDENT_TOLERANCES = 5
 _LEAST_RESIDENT_BYTES = 8e6
-_ALARM_AFTER = 2  # trend tests in a row that it grows
-TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 are two thirds of the window
-_JUDGED = WINDOW * 2 // 3  # samples of a full window: the first third is discarded
-_PHASES = (4, 8, 16, 32, 64)  # numbers of phases of updates, over one of which memory must rise
-_BLOCKS = 8  # of phases, each as its median
-_RISING_PAIRS = 22 / 28  # of the phases, as of a window's blocks
-_SETTLE = 0.2  # part of the way to an event that is passed over after it
-_COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
+# An alarm requires this many consecutive trend tests with growth.
+_ALARM_AFTER = 2
+# In samples: one test per new block. Eight blocks are two thirds of the window.
+TEST_EVERY = WINDOW // 12
+# In samples of a full window, of which the first third is discarded.
+_JUDGED = WINDOW * 2 // 3
+# Numbers of update phases. Memory must rise over one of these numbers.
+_PHASES = (4, 8, 16, 32, 64)
+# The phases are grouped into this many blocks, each represented by its median.
+_BLOCKS = 8
+# The required share of rising pairs of blocks is the same as in a window.
+_RISING_PAIRS = 22 / 28
+# After an event, samples are skipped for this fraction of the steps since the start.
+_SETTLE = 0.2
+# A rise counts as garbage if a collection frees at least this fraction of it.
+_COLLECTABLE = 0.5
 _SECONDS_PER_HOUR = 3600
 _MB = 1e6
 BEYOND_COMPONENTS = ", not accounted for"
-"""Ends the name of a counter from which what components hold is subtracted."""
+"""Suffix of a counter's name if the memory of components is subtracted from the counter."""
 
 
 class LeakDetector:
-    """Tests a rolling window of one series and raises an alarm after two tests in a row that it grows.
+    """Tests a rolling window of a series and raises an alarm after two consecutive tests with growth.
 
-    A test that is repeated during a warm-up alarms whatever the test. So the window begins anew at each event
-    after which more memory is normal (`restart`). From a half full window on, it is tested after each new
-    twelfth, 8 samples of 96: two tests in a row do not rest on the same samples, and the first alarm comes 56
-    samples after the last event at the earliest. Any saturating curve looks straight through a short window,
-    so there is no alarm while the history, all samples since the last event thinned to a window's length,
-    grows less and less.
+    A test that is repeated during a warm-up always raises an alarm eventually. The window is therefore reset
+    by each event after which more memory is normal (`restart`). Once the window is half full, it is tested
+    after each new block of 8 samples out of 96. Two consecutive tests thus use different samples, and the
+    first alarm comes at least 56 samples after the last event. Any saturating curve looks straight in a short
+    window, so there is no alarm while growth slows down over the history: all samples since the last event,
+    thinned to the window's length.
 
-    After an event at step s of a run begun at step b, samples up to s + (s - b) / 5 are passed over: what an
-    event starts takes time to come to rest. None are taken before all events of `wait_for`, which are reasons
-    given to `restart`, have happened. It keeps nothing that it measures.
+    After an event at step s of a run that started at step b, samples up to s + (s - b) / 5 are skipped,
+    because the effects of an event need time to settle. No samples are recorded before all events of
+    `wait_for`, which are reasons passed to `restart`. The detector keeps no reference to measured objects.
 
-    Updates may pause, for a rollout, an evaluation or an epoch's start, and a pause may fill what the next
-    updates empty. While a pause is among the judged samples, growth counts only if the lowest values of the
-    last phases of updates, at least four, rise as well.
+    Updates may pause for a rollout, an evaluation or the start of an epoch, and a pause may allocate memory
+    that the next updates free. If the judged samples include a pause, growth counts only if the minima of the
+    last update phases, at least four, rise as well.
     """
 
     def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
         self.tolerance_bytes = tolerance_bytes
         # Rows of step and value.
         self._window, self._history = np.zeros((WINDOW, 2)), np.zeros((WINDOW, 2))
-        self._spacing = 1  # samples between two of the history
-        self._count = 0  # since the last event; may exceed the window
+        # Number of samples between two entries of the history.
+        self._spacing = 1
+        # Samples since the last event. The count may exceed the window.
+        self._count = 0
         self._tested_at = 0
         self._growing_in_a_row = 0
         self._first_step: int | None = None
         self._steady_since = -1
         self._awaited = set(wait_for)
-        self._floors = deque[float](maxlen=_PHASES[-1])  # the lowest value of each phase of updates
-        self._since_pause = _JUDGED  # samples
+        # The minimum of each phase of updates.
+        self._floors = deque[float](maxlen=_PHASES[-1])
+        # In samples.
+        self._since_pause = _JUDGED
 
     def restart(self, step: int, reason: str) -> None:
-        """Forget all samples, because of an event at `step` after which more memory is normal."""
+        """Drop all samples, because more memory is normal after an event at `step`."""
         self._first_step = step if self._first_step is None else self._first_step
         self._awaited.discard(reason)
         self._steady_since = step + math.ceil(_SETTLE * (step - self._first_step))
@@ -73,7 +87,7 @@ class LeakDetector:
         self._since_pause = _JUDGED
 
     def add(self, step: int, value_bytes: float, is_after_pause: bool = False) -> bool:
-        """Add a sample at a later step and a fixed phase, and return whether it led to a new test.
+        """Add a sample at a later step and a fixed phase, and return whether it triggered a test.
 
         `is_after_pause` marks the first sample after a pause of the updates.
         """
@@ -86,7 +100,8 @@ class LeakDetector:
         else:
             self._floors[-1] = min(self._floors[-1], value_bytes)
         self._window[self._count % WINDOW] = step, value_bytes
-        if self._count >= WINDOW * self._spacing:  # the history is full: it is thinned
+        # The history is full, so every second sample is dropped.
+        if self._count >= WINDOW * self._spacing:
             self._history[: WINDOW // 2] = self._history[::2].copy()
             self._spacing *= 2
         if self._count % self._spacing == 0:
@@ -100,7 +115,7 @@ class LeakDetector:
         return True
 
     def _rises_by_phase(self) -> bool:
-        """Return whether the judged samples are one phase of updates, or several that rise."""
+        """Return whether the judged samples are in one phase of updates, or in several phases that rise."""
         if self._since_pause >= _JUDGED:
             return True
         for phases in _PHASES[: bisect.bisect(_PHASES, len(self._floors))]:
@@ -112,41 +127,41 @@ class LeakDetector:
         return False
 
     def trend_test(self) -> TrendTest:
-        """Return the test of the window as it is now."""
+        """Test the current window."""
         return classify_trend(self.values(), self.tolerance_bytes, self.steps())
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the last test said `growing`."""
+        """Whether the last test returned `growing`."""
         return self._growing_in_a_row > 0
 
     @property
     def grows(self) -> bool:
-        """Whether the last two tests said `growing`, and each phase of updates did."""
+        """Whether the last two tests returned `growing`, with every phase of updates rising."""
         return self._growing_in_a_row >= _ALARM_AFTER and self._rises_by_phase()
 
     @property
     def alarm(self) -> bool:
-        """Whether it grows, and its history does not slow down; it stays until that ends, or `restart`."""
+        """Whether the series grows and its history does not slow down. It persists until growth ends."""
         history = self._history[: len(self.history())]
         return self.grows and not saturates(history[:, 1], history[:, 0])
 
     @property
     def growing_samples(self) -> int:
-        """Samples over which it has grown without a break, up to now."""
+        """Number of samples of uninterrupted growth up to now."""
         judged = min(self._count, WINDOW) * 2 // 3
         return judged + TEST_EVERY * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
 
     def values(self) -> NDArray[np.float64]:
-        """Return a copy of the window, in bytes, oldest first."""
+        """Return a copy of the values in the window, in bytes, oldest first."""
         return self._in_order()[:, 1]
 
     def steps(self) -> NDArray[np.float64]:
-        """Return the steps of the window, oldest first."""
+        """Return the steps in the window, oldest first."""
         return self._in_order()[:, 0]
 
     def history(self) -> NDArray[np.float64]:
-        """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
+        """Return all samples since the last event, in bytes, oldest first, thinned to the window's length."""
         return self._history[: -(-self._count // self._spacing), 1].copy()
 
     def _in_order(self) -> NDArray[np.float64]:
@@ -156,9 +171,10 @@ class LeakDetector:
 
 
 def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
-    """Return whether the rise of a counter is growth, or `collectable`: a collection frees half of it.
+    """Classify a rise as `growing`, or as `collectable` if a garbage collection frees half of it.
 
-    Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up.
+    Python triggers collections by the number of objects, not by their bytes, so a few large tensors in
+    reference cycles can accumulate.
     """
     before = read()
     gc.collect()
@@ -169,11 +185,12 @@ def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
 def classify_resident(
     in_use: TrendTest, resident: Series, tolerance_bytes: float, steps: Series = ()
 ) -> TrendTest:
-    """Return the test of resident memory, distinguished from a leak by what live objects hold.
+    """Test resident memory, and distinguish allocator retention from a leak of live objects.
 
-    Where it rises by more than `resident_tolerance` while the bytes in use stay flat, the C allocator keeps
-    what was freed: `allocator retention`, no leak. `resident` is best that of private memory alone
-    (`rss_anon`): the page cache comes and goes. The tolerance is that of the bytes in use.
+    If resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
+    allocator caches freed memory: `allocator retention`, not a leak. `resident` should be private memory
+    (`rss_anon`), because the size of the page cache varies. `tolerance_bytes` is the tolerance for the bytes
+    in use.
     """
     found = classify_trend(resident, resident_tolerance(tolerance_bytes), steps)
     rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
@@ -182,12 +199,12 @@ def classify_resident(
 
 
 def resident_tolerance(tolerance_bytes: float) -> float:
-    """Return the growth of resident memory, in bytes, up to which it counts as flat."""
+    """Return the growth of resident memory, in bytes, that still counts as flat."""
     return max(_RESIDENT_TOLERANCES * tolerance_bytes, _LEAST_RESIDENT_BYTES)
 
 
 def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
-    """Return the hours until `growing` or `allocator retention` has used up what is left; else None.
+    """Return the hours until `growing` or `allocator retention` has used the free memory, else `None`.
 
     >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
@@ -200,35 +217,35 @@ def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: f
 
 @dataclass(frozen=True, slots=True)
 class WatchedCounter:
-    """A counter that the guard watches and the certificate judges."""
+    """A counter that the guard watches and the certificate checks."""
 
     name: str
     tag: str
-    """Where a log line has it."""
+    """Its tag in a log line."""
     tolerance: float
-    """Growth over the judged samples up to which it counts as flat, in bytes or counts."""
+    """Growth over the judged samples that still counts as flat, in bytes or counts."""
     unit: str = "MB"
     scale: float = _MB
-    """Bytes, or counts, in one unit."""
+    """Bytes or counts per unit."""
     planned_tag: str | None = None
-    """Where a log line has what is planned of it, which is subtracted."""
+    """Tag of the planned amount in a log line. The planned amount is subtracted."""
     kept_from: str | None = None
-    """The counter of what live objects hold of this; while that is flat, growth is the allocator's."""
+    """The corresponding counter of live objects. While it is flat, the allocator causes the growth."""
     source: str | None = None
-    """What to name where no path of Python leads to it; None to search for what holds it."""
+    """Source to report if no Python path leads to it, or `None` to search the heap for the holder."""
 
     @property
     def source_is_certain(self) -> bool:
-        """Whether steady growth is a leak at once: nothing fills up with files, threads, shared memory."""
+        """Whether steady growth is always a leak. Files, threads and shared memory do not saturate."""
         return self.source is not None and self.kept_from is None
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it counts memory of the GPU."""
+        """Whether the counter measures GPU memory."""
         return self.tag.startswith("debug/gpu/")
 
     def read(self, tags: Mapping[str, float]) -> float | None:
-        """Return its value in bytes or counts, less what is planned; None where the system does not count."""
+        """Return the value in bytes or counts minus the planned amount, or `None` without such a counter."""
         if self.tag not in tags:
             return None
         planned = 0.0 if self.planned_tag is None else tags[self.planned_tag]
@@ -236,7 +253,7 @@ class WatchedCounter:
 
 
 def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]:
-    """Return what must not grow; `threshold_mb` is in MB of 1e6 bytes."""
+    """Return the counters that must not grow. `threshold_mb` is in MB of 1e6 bytes."""
     threshold = threshold_mb * _MB
     kept = "pages that the C allocator keeps of what was freed"
     found = _held_and_kept(
@@ -261,7 +278,7 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
 def _held_and_kept(
     device: str, tolerance: float, held: str, held_tag: str, kept: str, kept_tag: str, source: str
 ) -> list[WatchedCounter]:
-    """Return the counters of what live objects hold on a device, and of what its allocator keeps for them."""
+    """Return a device's counters of live objects and of the memory cached by its allocator."""
     group, planned = "gpu" if device == "cuda" else device, accounted_tag(device)
     held, kept = f"{held}{BEYOND_COMPONENTS}", f"{kept}{BEYOND_COMPONENTS}"
     tags = f"debug/{group}/{held_tag}", f"debug/{group}/{kept_tag}"
@@ -274,5 +291,5 @@ def _held_and_kept(
 
 
 def accounted_tag(device: str) -> str:
-    """Return where a log line has the bytes, in MB, that the run's components hold on `cpu` or `cuda`."""
+    """Return the log tag of the MB that the run's components use on `cpu` or `cuda`."""
     return f"memory/{device}_accounted_mb"

@@ -1,4 +1,4 @@
-"""Guard the memory of a run while it runs: take samples, classify them, name what grows."""
+"""Guard the memory of a run: sample counters, classify them, and report the holder of growth."""
 
 import contextlib
 import gc
@@ -50,7 +50,7 @@ _TOUCHED = "memory that was asked for before is used for the first time: at most
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
-    """What was held when something began to look like growth."""
+    """State of the heap and the counters when a series first looked like growth."""
 
     step: int
     heap: Heap
@@ -58,45 +58,46 @@ class _Suspicion:
     system_bytes: int | None
 
     def rise(self, counter: WatchedCounter) -> float:
-        """Return by how much a counter has risen since."""
+        """Return the growth of a counter since then."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
 
 
 @dataclass(slots=True)
 class _Growth:
-    """What is known of a counter that grows."""
+    """Findings about a growing counter."""
 
     found: GrowthSources
     is_searched_for: bool = True
-    """Whether a search of the heap can name it."""
+    """Whether a search of the heap can find the holder."""
     since: _Suspicion | None = None
-    """What was held when it was named last; growth is compared with that from then on."""
+    """State at the last search that found a holder. Later growth is compared with it."""
     trend_tests: int = 0
     reported: tuple[TrendClass, str | None] | None = None
-    """The verdict, and who was named."""
+    """The reported verdict and holder."""
 
     @property
     def is_due(self) -> bool:
-        """Whether to search, which takes seconds: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... with a name."""
+        """Whether to search: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... if named. A search is slow."""
         is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
         is_power_of_4 = self.trend_tests.bit_length() % 2 == 1
         return is_power_of_2 and (is_power_of_4 or not self.found.is_named or self.found.is_filling)
 
 
 class MemoryGuard:
-    """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
+    """Samples each counter once per log interval, classifies the series, and reports the holder of growth.
 
-    What components account for is subtracted, so a replay that fills is no growth. `events` are what this run
-    will do for a first time, by the names given to `mark_first`: nothing is judged before all of them, as
-    each takes memory that stays. Keeps numbers and texts, no reference to a part.
+    Memory accounted for by components is subtracted, so a filling replay buffer is not growth. `events` are
+    the first-time events of this run, by the names passed to `mark_first`. The guard judges only after all of
+    them, because each allocates memory that stays. It keeps numbers and texts, and no reference to any
+    component.
 
     Args:
-        events: Names of the first times to wait for.
+        events: Names of the first-time events to wait for.
         threshold_mb: Growth over the judged window, in MB of 1e6 bytes, below which memory counts as flat.
-        leak_share: Share of the free memory, in [0, 1], that growth must use before it is a leak for certain.
-        searches_graphs: Whether samples look for autograd graphs that outlive their update.
-        patience: Samples of unbroken growth after which growth that has a name is a leak.
-        log: Where findings are reported.
+        leak_share: Share of the free memory, in [0, 1], above which growth is certainly a leak.
+        searches_graphs: Whether samples search for autograd graphs that outlive their update.
+        patience: Samples of uninterrupted growth after which growth with a known holder is a leak.
+        log: Logger for the findings.
     """
 
     def __init__(
@@ -115,27 +116,34 @@ class MemoryGuard:
         self._log = log
         self.tracker = MemoryTracker(threshold_mb)
         self.findings: list[Finding] = []
-        self.trim_heap = False  # before each sample: resident memory is exact then
+        # Trimming the heap before each sample makes resident memory exact.
+        self.trim_heap = False
         self.accuses = True
-        """Whether growth can be a leak; while a program only loads it cannot."""
+        """Whether growth can be a leak. It cannot while a program is only loading."""
         self.searches, self.search_seconds = 0, 0.0
-        """Searches of the heap, and the wall-clock time that they took."""
-        self.steady_since = 0  # step of the last first time; what comes after it is comparable
-        on_cuda = torch.cuda.device_count() > 0  # unlike `is_available`, it lets the program fork later
+        """Number of heap searches, and their total wall-clock seconds."""
+        # Step of the last first-time event. Later samples are comparable.
+        self.steady_since = 0
+        # Unlike `is_available`, this call lets the program fork later.
+        on_cuda = torch.cuda.device_count() > 0
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
         self._watched = {
             counter: LeakDetector(counter.tolerance, wait_for=events)
             for counter in watched_counters(threshold_mb, on_cuda)
         }
         self._awaited = set(events)
-        self._began, self._samples = 0.0, 0  # when comparable samples began, and how many there are
-        self._began_at = self._step = 0  # the steps of the first and of the last of them
+        # The time of the first comparable sample, and the number of such samples.
+        self._began, self._samples = 0.0, 0
+        # The steps of the first and the last comparable sample.
+        self._began_at = self._step = 0
         self._suspicion: _Suspicion | None = None
         self._growths: dict[WatchedCounter, _Growth] = {}
         self._grown_components: dict[str, _Growth] = {}
-        self._own_bytes = 0  # what searches have left behind in host memory
+        # Host memory retained by earlier searches.
+        self._own_bytes = 0
         self._shown_graphs: set[str] = set()
-        saturates(np.arange(float(WINDOW)))  # what NumPy sets up at its first use is none of the run's growth
+        # NumPy allocates at first use. These calls keep that out of the run's growth.
+        saturates(np.arange(float(WINDOW)))
         classify_trend(np.arange(float(WINDOW)), tolerance_bytes=1.0)
 
     @property
@@ -144,13 +152,13 @@ class MemoryGuard:
         return any(finding.verdict is TrendClass.leak for finding in self.findings)
 
     def mark_first(self, step: int, name: str) -> None:
-        """Begin anew after a first update, evaluation, checkpoint: more memory is normal from here."""
+        """Restart the tests, because a first-time event (update, evaluation, checkpoint) allocates."""
         if name in self._awaited:
             self._awaited.remove(name)
             self.restart(step, name)
 
     def restart(self, step: int, reason: str) -> None:
-        """Judge only what comes after this step."""
+        """Judge only samples after this step."""
         for detector in self._watched.values():
             detector.restart(step, reason)
         self.tracker.restart(step, reason)
@@ -159,12 +167,12 @@ class MemoryGuard:
         self._forget()
 
     def trends(self) -> dict[str, TrendTest]:
-        """Return the test of each counter that this system has, over the samples that are judged now."""
+        """Return the test of each available counter over the current window."""
         tests = {counter.name: detector.trend_test() for counter, detector in self._watched.items()}
         return {name: test for name, test in tests.items() if test.samples}
 
     def counters(self) -> dict[str, float]:
-        """Return what the process and its GPU hold now, by the tag of a log line."""
+        """Return the current counters of the process and its GPU by log tag."""
         if self.trim_heap:
             trim_heap()
         return memory_counters()
@@ -177,9 +185,9 @@ class MemoryGuard:
         components: Mapping[str, Component],
         is_after_pause: bool = False,
     ) -> dict[str, float]:
-        """Take a sample of everything, at the loop's fixed phase; return what else to log."""
+        """Take a sample of all counters at the loop's fixed phase, and return additional tags to log."""
         if not self._samples:
-            # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
+            # Earlier garbage must neither be freed during the judged window nor count as growth in it.
             gc.collect()
             warning = driver_paging_warning()
             if warning is not None:
@@ -199,11 +207,12 @@ class MemoryGuard:
         if is_judged_anew:
             self._judge_all(roots)
         if self._searches_graphs and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
-            self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
+            # Updates may be rare, and acting can also leak.
+            self.check_graphs(step, roots)
         return accounted
 
     def check_graphs(self, step: int, roots: _Roots) -> None:
-        """Look for an autograd graph that long-lived objects hold between updates; there must be none."""
+        """Search for an autograd graph that outlives its update, and report it as a leak."""
         path = first_graph(roots)
         if path is not None and path not in self._shown_graphs:
             self._shown_graphs.add(path)
@@ -212,13 +221,13 @@ class MemoryGuard:
             self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
 
     def _forget(self) -> None:
-        """Forget what was suspected and what grew."""
+        """Clear all suspicions and growth."""
         self._suspicion = None
         self._growths.clear()
         self._grown_components.clear()
 
     def _judge_all(self, roots: _Roots) -> None:
-        """Look at every counter and component that may grow."""
+        """Judge each counter and component that may grow."""
         detectors = (*self._watched.values(), *self.tracker.detectors().values())
         if not any(detector.is_suspect for detector in detectors):
             with self._uncounted():
@@ -226,7 +235,8 @@ class MemoryGuard:
             return
         if self._suspicion is None:
             if not self._report_garbage():
-                self._suspect(roots, is_whole=False)  # what grows is named later, against this
+                # The holder of the growth is searched later, relative to this state.
+                self._suspect(roots, is_whole=False)
             return
         for counter, detector in self._watched.items():
             if not detector.grows:
@@ -236,7 +246,7 @@ class MemoryGuard:
         self._judge_components(self._suspicion, roots)
 
     def _report_garbage(self) -> bool:
-        """Report what a collection explains, before a search collects too; return whether there is any."""
+        """Report garbage before a search collects it, and return whether there is any."""
         found = False
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
@@ -248,22 +258,23 @@ class MemoryGuard:
         return found
 
     def _suspect(self, roots: _Roots, is_whole: bool) -> None:
-        """Remember what is held now, with which what grows will be compared."""
+        """Record the current heap and counters as the reference for later growth."""
         with self._searching():
             held = measure_heap(roots, is_whole)
-        trim_heap()  # as before an alarm about resident memory
+        # The heap is also trimmed before an alarm about resident memory.
+        trim_heap()
         self._suspicion = _Suspicion(self._step, held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
-        """Account for what a search leaves behind in memory."""
+        """Account for the memory that a search leaves behind."""
         before = in_use_bytes()
         yield
         self._own_bytes += in_use_bytes() - before
 
     @contextlib.contextmanager
     def _searching(self) -> Iterator[None]:
-        """Count a search of the heap, its time, and what it leaves behind in memory."""
+        """Count a search of the heap, its duration, and the memory it leaves behind."""
         began = time.monotonic()
         with self._uncounted():
             yield
@@ -271,7 +282,7 @@ class MemoryGuard:
         self.search_seconds += time.monotonic() - began
 
     def _judge(self, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
-        """Say what an alarm means, and what holds the growth."""
+        """Interpret an alarm, and report the holder of the growth."""
         detector, growth = self._watched[counter], self._growths.get(counter)
         if growth is None:
             verdict, sources = self._explain(counter, suspicion)
@@ -283,13 +294,13 @@ class MemoryGuard:
             known = GrowthSources(sources, is_named=bool(sources))
             growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
         growth.trend_tests += 1
-        # Also what has a name: its holder may rest by now, and another one grow.
+        # Growth with a known holder is searched again, because another holder may have started to grow.
         is_due = growth.is_searched_for and growth.is_due
         if not is_due or self._search(counter, growth, suspicion, roots):
             self._report_news(counter.name, counter, detector, growth, growth.found.holder)
 
     def _explain(self, counter: WatchedCounter, suspicion: _Suspicion) -> tuple[TrendClass, _Lines]:
-        """Return what an alarm is, and what holds the growth where no search is needed for that."""
+        """Return the meaning of an alarm, and the holder if it is known without a search."""
         known = (counter.source,) if counter.source is not None else ()
         detector = self._watched[counter]
         rise = detector.trend_test().rise_bytes
@@ -300,10 +311,12 @@ class MemoryGuard:
         values, steps = detector.values(), detector.steps()
         found = classify_resident(held.trend_test(), values, held.tolerance_bytes, steps)
         if found.verdict is not TrendClass.retention:
-            return TrendClass.flat, ()  # what live objects hold grows too, and that has its own alarm
+            # The live objects grow too, and have their own alarm.
+            return TrendClass.flat, ()
         before = _now(counter)
         trim_heap()
-        if before - _now(counter) >= rise / 2:  # the allocator had only kept it for later
+        # The allocator only cached the memory.
+        if before - _now(counter) >= rise / 2:
             return TrendClass.flat, ()
         touched, now = suspicion.rise(counter), memory_counters()
         if counter.tag == _PRIVATE_TAG and _MAPPED_TAG in now:
@@ -312,11 +325,12 @@ class MemoryGuard:
                 return TrendClass.filling, (_TOUCHED.format(now[_MAPPED_TAG] - now[_PRIVATE_TAG]),)
         system, was = system_bytes(), suspicion.system_bytes
         if system is not None and was is not None and system - was < touched / 2:
-            return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
+            # The memory did not come from the C allocator: Python or a library mapped it.
+            return TrendClass.growing, ()
         return TrendClass.retention, known
 
     def _search(self, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots) -> bool:
-        """Find what holds the growth since it was named, or else suspected; False if the next test can."""
+        """Search for the holder of growth since the last finding or suspicion. False if the next test can."""
         device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
         with self._searching():
             heap = measure_heap(roots, since.heap.is_whole, since.heap)
@@ -334,7 +348,7 @@ class MemoryGuard:
         return True
 
     def _judge_components(self, suspicion: _Suspicion, roots: _Roots) -> None:
-        """Report parts of the run that hold more than planned; they are named by what they are."""
+        """Report components that exceed their plan by name."""
         grown, self._grown_components = self._grown_components, {}
         for name, detector in self.tracker.detectors().items():
             if not detector.alarm:
@@ -358,7 +372,7 @@ class MemoryGuard:
         return TrendClass.leak if is_leak else TrendClass.growing
 
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
-        """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
+        """Return whether growth is a leak: urgent, long-lasting with a known holder, or not memory.
 
         A cache may fill for long, so growth is urgent only once it has used `leak_share` of the free memory.
         """
@@ -374,7 +388,7 @@ class MemoryGuard:
     def _report_news(
         self, what: str, counter: WatchedCounter, detector: LeakDetector, growth: _Growth, holder: str | None
     ) -> None:
-        """Report a growth that is not reported yet, or whose verdict or holder has changed since."""
+        """Report growth if it is new, or if its verdict or holder has changed."""
         verdict = self._verdict_of(growth, counter, detector)
         if growth.reported != (verdict, holder):
             growth.reported = verdict, holder
@@ -383,19 +397,21 @@ class MemoryGuard:
     def _report_growth(
         self, what: str, counter: WatchedCounter, detector: LeakDetector, verdict: TrendClass, lines: _Lines
     ) -> None:
-        """Report what grows, how fast, and when nothing is left of the counter."""
+        """Report the resource, the growth rate, and the time until the memory is exhausted."""
         test, distances = detector.trend_test(), max(1, self._samples - 1)
         steps = max(1, self._step - self._began_at) / distances
         slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
         rate = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
-        if counter.unit == "MB" and verdict is not TrendClass.filling:  # which ends by itself
+        # Filling ends without intervention, so it gets no estimate.
+        if counter.unit == "MB" and verdict is not TrendClass.filling:
             seconds = (time.monotonic() - self._began) / distances
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
         self._report(Finding(self._step, what, verdict, lines, rate))
 
     def _report(self, finding: Finding) -> None:
-        if not self.tracker.detectors():  # nothing is accounted for
+        # Without components, no memory is accounted for.
+        if not self.tracker.detectors():
             finding = replace(finding, resource=finding.resource.removesuffix(BEYOND_COMPONENTS))
         is_leak = finding.verdict is TrendClass.leak
         if is_leak or len(self.findings) < _MOST_FINDINGS:
@@ -406,7 +422,7 @@ class MemoryGuard:
 
 
 def _now(counter: WatchedCounter) -> int:
-    """Return the counter as it is at this moment, what is planned of it included."""
+    """Return the current value of a counter, including its planned amount."""
     return int(memory_counters()[counter.tag] * counter.scale)
 
 

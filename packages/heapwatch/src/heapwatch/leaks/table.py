@@ -1,4 +1,4 @@
-"""Report what holds what and what was found: rows, metrics, sentences, and the table that people read."""
+"""Format memory reports: rows, metrics, sentences, and the table for people."""
 
 import math
 from dataclasses import dataclass
@@ -13,29 +13,29 @@ _STILL = (TrendClass.flat.value, TrendClass.plateauing.value, "planned")
 
 @dataclass(frozen=True, slots=True)
 class ComponentRow:
-    """One component at a report; MB = 1e6 bytes."""
+    """One component in a report. MB are 1e6 bytes."""
 
     name: str
     """Such as `replay/observations`, a part of `replay`."""
     size_mb: float
-    """Storages of tensors and arrays that it holds, its parts included."""
+    """Storages of its tensors and arrays, including its parts."""
     pinned_per_shown: float
-    """Bytes kept for each byte that tensors and arrays show; 1 without views, NaN where they show none."""
+    """Bytes of storage per byte of tensors and arrays: 1 without views, NaN without elements."""
     device: str
-    """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
+    """Devices of the storages: `cpu`, `cuda:0`, `cpu+cuda:0`, or empty without storages."""
     growth_mb: float
-    """Since the report before; in the first since its first sample."""
+    """Growth since the previous report, or since the first sample."""
     growth_mb_per_1000_steps: float
     planned_mb: float | None
-    """What it may grow to by design."""
+    """Size up to which growth is planned."""
     verdict: TrendClass
-    """Of what it holds beyond the plan."""
+    """Verdict on the memory beyond the plan."""
     samples: int
-    """What the verdict rests on; under 24 it is `undecided`."""
+    """Number of samples behind the verdict. Below 24 it is `undecided`."""
     path: str | None = None
-    """Where a registered object is found; None for the run's own components."""
+    """Path of a registered object, or `None` for the run's own components."""
     is_gone: bool = False
-    """Whether it was there before and is no more."""
+    """Whether the component no longer exists."""
 
     @property
     def remark(self) -> str:
@@ -47,20 +47,21 @@ class ComponentRow:
 
     @property
     def is_still(self) -> bool:
-        """Whether it is no news: it does not grow beyond its plan, or nobody can know yet."""
+        """Whether the row is uneventful: no growth beyond the plan, or too few samples."""
         if self.is_gone:
-            return self.path is None  # a part of the run's own comes and goes
+            # Components of the run itself come and go.
+            return self.path is None
         return self.remark in _STILL or self.samples < MIN_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """What holds what at one step; numbers and texts only."""
+    """Sizes of all components at one step, as numbers and texts without references."""
 
     step: int
     rows: tuple[ComponentRow, ...]
     total: ComponentRow
-    """All storages of the run's own components, each once; registered objects are not added."""
+    """All storages of the run's own components, each counted once. Registered objects are not included."""
     notes: tuple[str, ...] = ()
 
     def tags(self) -> dict[str, float]:
@@ -73,21 +74,22 @@ class MemoryReport:
 
     @property
     def is_still(self) -> bool:
-        """Whether the table has no news."""
+        """Whether no row is eventful."""
         return all(row.is_still for row in (*self.rows, self.total))
 
     def summary(self) -> str:
-        """Return the report in a line, for one without news."""
+        """Return the report in one line, for an uneventful report."""
         if not self.rows:
             return "not measured before the first log line"
         waiting = sum(row.samples < MIN_SAMPLES for row in self.rows)
         size = f"{self.total.size_mb:,.1f} MB in {count_text(len(self.rows), 'part')}"
         if waiting == len(self.rows):
-            return size  # the run is too short to judge any
+            # The run is too short to judge any part.
+            return size
         return f"{size}, " + (f"{waiting} of them not judged yet" if waiting else _NONE_GROWS)
 
     def table(self) -> str:
-        """Return the report as plain text: a table, and a line for each note."""
+        """Return the report as plain text: a table, and one line per note."""
         rows: list[tuple[str, ...]] = [_HEADINGS]
         for row in self.rows:
             depth = sum(row.name.startswith(f"{other.name}/") for other in self.rows)
@@ -100,17 +102,17 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that grows, or a graph that outlives its update."""
+    """A growing resource, or a graph that outlives its update."""
 
     step: int
     resource: str
     verdict: TrendClass
     sources: tuple[str, ...]
     growth: str = ""
-    """How fast, as text."""
+    """Growth rate as text."""
 
     def text(self) -> str:
-        """Return a line that says what grows, and one for each source."""
+        """Return one line for the growth, and one line per source."""
         is_certain = self.verdict is not TrendClass.growing
         what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
         head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"

@@ -1,4 +1,4 @@
-"""Track how much each part of a run holds, and how that changes."""
+"""Track the size of each component of a run, and its changes."""
 
 import math
 from collections.abc import Container, Mapping
@@ -22,60 +22,62 @@ _OTHER_NAME = "Register it under another name, such as `my/{}`."
 
 @dataclass(slots=True)
 class _Followed:
-    """Numbers about one component."""
+    """Statistics of one component."""
 
     detector: LeakDetector
     size: Size = _NOTHING
     planned_bytes: int | None = None
     reported_bytes: int | None = None
-    """At the report before; at its first sample if there was none yet."""
+    """Size at the previous report, or at the first sample before any report."""
     is_gone: bool = False
 
 
 class MemoryTracker:
-    """Follows the sizes of a run's parts, and of objects that a user registers by path.
+    """Tracks the sizes of a run's components and of objects that a user registers by path.
 
-    It holds names, paths and numbers. What it measures is reached again from the run's roots at each sample:
-    an attribute that is bound anew is followed, and nothing is kept alive. Samples and reports add nothing to
-    the window of 96 samples of each component.
+    The tracker keeps names, paths and numbers. At each sample it resolves every object again from the run's
+    roots. It therefore follows an attribute that is rebound, and keeps no object alive. Samples and reports
+    add nothing beyond the window of 96 samples per component.
 
-    A registered object is measured by itself: what it holds may belong to one of the run's own components,
-    too, so it is not part of the total.
+    A registered object is measured separately: it may contain memory of the run's own components, so it is
+    not part of the total.
     """
 
     def __init__(self, threshold_mb: float = 1.0) -> None:
         self._tolerance_bytes = threshold_mb * _BYTES_PER_MB
-        self._thresholds: dict[str, float] = {}  # in bytes, of those that have their own
+        # Thresholds in bytes of the components with their own threshold.
+        self._thresholds: dict[str, float] = {}
         self._paths: dict[str, str] = {}
         self._followed: dict[str, _Followed] = {}
         self._total = self._new(_TOTAL)
         self._bytes_by_device: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
-        self._since_step: int | None = None  # of the report before, or else of the first sample
+        # Step of the previous report, or of the first sample.
+        self._since_step: int | None = None
 
     def register(self, name: str, path: str) -> None:
-        """Follow one more object, found anew at each sample by its path from the roots.
+        """Track another object, resolved at each sample by its path from the roots.
 
         Args:
-            name: As in report and metrics; with `/`, a part of the object named before it.
-            path: Such as `workflow.world_model.rssm._state` or `replay._store`; it may lead nowhere yet.
+            name: Name in reports and metrics. A name with `/` is part of the object named before the `/`.
+            path: Such as `workflow.world_model.rssm._state` or `replay._store`. It need not exist yet.
 
         Raises:
-            UsageError: If the name is taken or no name.
+            UsageError: If the name is invalid or already used.
         """
         require_free_name(name, self._followed.keys() | self._paths)
         self._paths[name] = path
 
     def set_threshold(self, name: str, threshold_mb: float) -> None:
-        """Let a component that is not sampled yet count as flat while it grows by no more than this."""
+        """Set the growth that counts as flat for a component that has not been sampled yet."""
         self._thresholds[name] = threshold_mb * _BYTES_PER_MB
 
     def sample(
         self, step: int, components: _Components, roots: Mapping[str, Any], is_after_pause: bool = False
     ) -> bool:
-        """Measure everything once, and return whether any component was judged anew.
+        """Measure everything once, and return whether any component was judged again.
 
-        Call it at equally spaced steps and one fixed phase, with components in order (`measure_components`).
+        Call it at equally spaced steps and at a fixed phase, with ordered components (`measure_components`).
         `is_after_pause` marks the first sample of a phase of updates.
 
         Raises:
@@ -93,7 +95,7 @@ class MemoryTracker:
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
         self._since_step = step if self._since_step is None else self._since_step
-        # In the order of the census, components before their parts; then what is gone.
+        # Components precede their parts, like in the census. Components that no longer exist come last.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
         is_judged_anew = False
@@ -112,14 +114,14 @@ class MemoryTracker:
         return is_judged_anew
 
     def restart(self, step: int, reason: str) -> None:
-        """Judge only what comes after this event; see `LeakDetector`."""
+        """Judge only samples after this event (see `LeakDetector`)."""
         for followed in (self._total, *self._followed.values()):
             followed.detector.restart(step, reason)
 
     def report(self, step: int) -> MemoryReport:
-        """Return the sizes of the last sample, and the growth since the report before, or the first sample.
+        """Return the sizes of the last sample, and the growth since the previous report or the first sample.
 
-        What is gone is shown once more; a registered object that is gone, always.
+        A component that no longer exists is reported once more, a registered object in every report.
         """
         steps = 0 if self._since_step is None else step - self._since_step
         self._since_step = step
@@ -131,16 +133,16 @@ class MemoryTracker:
         return MemoryReport(step, tuple(rows), total, self._notes)
 
     def detectors(self) -> dict[str, LeakDetector]:
-        """Return the detector of each component by its name; the total's is not among them."""
+        """Return the detector of each component by name, without the detector of the total."""
         return {name: followed.detector for name, followed in self._followed.items()}
 
     def device_kind(self, name: str) -> str:
-        """Return `cuda` for a component of which any part lies on a CUDA device, else `cpu`."""
+        """Return `cuda` if any part of a component is on a CUDA device, else `cpu`."""
         devices = self._followed[name].size.devices
         return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
 
     def accounted_bytes(self, device: str) -> int:
-        """Return what the run's own components held on `cpu` or `cuda` at the last sample."""
+        """Return the bytes of the run's own components on `cpu` or `cuda` at the last sample."""
         held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
 
@@ -149,7 +151,7 @@ class MemoryTracker:
 
 
 def require_free_name(name: str, taken: Container[str]) -> None:
-    """Raise a `UsageError` if a component cannot have this name, or it is taken."""
+    """Raise a `UsageError` if a component name is invalid or already used."""
     if not name or name != name.strip("/") or "//" in name:
         raise UsageError(f"A memory component is named by words with `/` between them, got {name!r}.")
     if name in taken or name == _TOTAL:
@@ -157,10 +159,11 @@ def require_free_name(name: str, taken: Container[str]) -> None:
 
 
 def _beyond_plan(census: Census, components: _Components) -> tuple[dict[str, int], int]:
-    """Return by how much each component, and the total, exceeds its plan, or else that of its parts."""
+    """Return by how many bytes each component, and the total, exceeds its plan or its parts' plans."""
     beyond: dict[str, int] = {}
     planned_parts: dict[str | None, int] = {}
-    for name in reversed(census.sizes):  # parts before the component they belong to
+    # Parts precede the component they belong to.
+    for name in reversed(census.sizes):
         held, planned = census.sizes[name].pinned_bytes, components[name].planned_bytes
         allowed = min(held, planned_parts.get(name, 0) if planned is None else planned)
         beyond[name] = held - allowed
@@ -170,7 +173,7 @@ def _beyond_plan(census: Census, components: _Components) -> tuple[dict[str, int
 
 
 def _row(name: str, followed: _Followed, path: str | None, steps: int) -> ComponentRow:
-    """Return the row of a component, which grew over so many steps."""
+    """Return the row of a component that grew over `steps` steps."""
     size, planned, test = followed.size, followed.planned_bytes, followed.detector.trend_test()
     growth_mb = (size.pinned_bytes - (followed.reported_bytes or 0)) / _BYTES_PER_MB
     return ComponentRow(
@@ -189,7 +192,7 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int) -> Compon
 
 
 def _notes(census: Census) -> list[str]:
-    """Return what makes sizes of a census less than exact."""
+    """Return a note for each reason why the sizes of a census are inexact."""
     notes = [] if census.is_complete else ["Too many objects to visit them all: these sizes are too low."]
     if census.sampled:
         shown = ", ".join(census.sampled[:_MOST_SAMPLED_SHOWN])

@@ -1,8 +1,9 @@
-"""Classify a series of sizes as flat, plateauing, growing, or undecided.
+"""Classify a series of sizes as flat, plateauing, growing or undecided.
 
-Autocorrelation alone gives lines through all points 15 to 57 % false alarms, and any warm-up 100 %. So the
-first third is discarded, the rest becomes 8 block medians, which spikes do not move, and what counts is their
-order: does nearly every later block exceed nearly every earlier one by a tolerance, without slowing down?
+Lines fitted through all points raise 15 to 57 % false alarms on autocorrelated series, and 100 % on warm-ups.
+This test therefore discards the first third and reduces the rest to 8 block medians that ignore spikes. It
+compares their order: growth means that almost every later block exceeds almost every earlier one by a
+tolerance, without slowing down.
 """
 
 import math
@@ -15,22 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_SAMPLES = 24
-_DISCARDED = 1 / 3  # of the samples: what is left of a warm-up
+# Share of the samples discarded as the remains of a warm-up.
+_DISCARDED = 1 / 3
 _BLOCKS = 8
-_ORDERED_PAIRS = 22  # Kendall's S of 28; by chance S >= 22 has probability 0.0028, if no order is likelier
+# Kendall's S, at most 28. Without a trend, S >= 22 has probability 0.0028.
+_ORDERED_PAIRS = 22
 _UNORDERED_PAIRS = 14
-_RECENT = 5  # blocks that may show a leak that began late
+# Number of last blocks in which a late leak is detected.
+_RECENT = 5
 _RECENT_TOLERANCES = 1.5
-_SLOWING = 0.5  # second half's slope over the first half's, below which growth is dying out
-_SATURATING = 0.75  # the same for a history from the beginning: log n has 0.58, the square root of n 0.77
-_INTERVAL_RANK = 6  # 6th of 28 slopes from either end: 96.9 %
+# Growth counts as ending if the second half's slope is below this fraction of the first half's slope.
+_SLOWING = 0.5
+# The same fraction for a whole history: log n has 0.58, the square root of n 0.77.
+_SATURATING = 0.75
+# The sixth of 28 slopes from either end gives a 96.9 % interval.
+_INTERVAL_RANK = 6
 
 _Floats = NDArray[np.floating]
 Series = Sequence[float] | NDArray[np.number]
 
 
 class TrendClass(StrEnum):
-    """What a series of sizes does, and where that is known, why."""
+    """Behavior of a series of sizes, and its cause if known."""
 
     flat = "flat"
     plateauing = "plateauing"
@@ -44,31 +51,31 @@ class TrendClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrendTest:
-    """A verdict and the numbers it rests on; the numbers are NaN for fewer than 24 samples."""
+    """A verdict and its statistics. Fewer than 24 samples give NaN."""
 
     verdict: TrendClass
     slope_bytes_per_sample: float
-    """Median of the 28 slopes between block medians (Theil-Sen); of the 10 of the last 5 for a late leak."""
+    """Median of the 28 slopes between block medians (Theil-Sen), or of 10 slopes for a late leak."""
     interval: tuple[float, float]
-    """6th lowest and 6th highest of the 28 slopes (Sen, 96.9 %); lowest and highest of 10 (98.3 %)."""
+    """6th lowest and 6th highest of 28 slopes (Sen, 96.9 %), or lowest and highest of 10 (98.3 %)."""
     rise_bytes: float
-    """The slope times the samples it is of: those after the discarded third, or the last 5 blocks."""
+    """The slope times its number of samples: all after the discarded third, or the last 5 blocks."""
     kendall_s: int
-    """Pairs of blocks of which the later is higher, less those of which it is lower; -28 to 28."""
+    """Pairs of blocks in which the later is higher, minus pairs in which it is lower (-28 to 28)."""
     samples: int
-    """Length of the series, the discarded third included."""
+    """Length of the series, including the discarded third."""
 
 
 def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -> TrendTest:
-    """Return whether a series of sizes in bytes grows, and how fast.
+    """Test whether a series of sizes in bytes grows, and how fast.
 
-    The sizes are read at one fixed phase of the loop, less what is planned to grow, at these rising steps;
-    without steps, at equal distances. Slopes are per sample of the mean distance. The series grows if the
-    block medians rise in order (Kendall's S of at least 22 of 28) by more than the tolerance, or if the last
-    5 all rise, by more than 1.5 tolerances: a leak that began late. Growth is `plateauing` where the second
-    half's slope is less than half the first half's, else `growing`; a `leak` takes more than a series
-    (`MemoryGuard`). A series is `flat` if it stays within the tolerance, or rises in no order; else
-    `undecided`. No verdict uses the interval: strong autocorrelation widens the truth.
+    The sizes are sampled at a fixed phase of the loop, minus planned growth, at the given rising steps or at
+    equal distances. Slopes are per sample of the mean distance. The series grows if the block medians rise in
+    order (Kendall's S of at least 22 of 28) by more than the tolerance. A late leak is also growth: the last
+    5 medians all rise, by more than 1.5 tolerances. Growth is `plateauing` if the second half's slope is less
+    than half the first half's, else `growing`. A `leak` requires more evidence than one series
+    (`MemoryGuard`). A series is `flat` if it stays within the tolerance or rises without order, else
+    `undecided`. No verdict uses the interval, which is too narrow under strong autocorrelation.
 
     Raises:
         ValueError: If a value is not finite.
@@ -83,7 +90,7 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
     """
     values = np.asarray(series, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ValueError("A series of sizes must be finite; leave out what could not be read.")
+        raise ValueError("A series of sizes must be finite. Leave out the values that could not be read.")
     if len(values) < MIN_SAMPLES:
         return TrendTest(TrendClass.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
     judged = values[int(len(values) * _DISCARDED) :]
@@ -110,7 +117,8 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
 def saturates(history: NDArray[np.float64], steps: Series = ()) -> bool:
     """Return whether the growth of a whole history, of at least 24 samples at these steps, slows down.
 
-    Less its first third, it tells a line, of which both halves are equally steep, from log n (ratio 0.58).
+    Without its first third, the test separates a line, whose halves are equally steep, from log n (ratio
+    0.58).
 
     >>> [saturates(f(np.arange(1.0, 961.0))) for f in (np.log, np.sqrt, np.positive)]
     [True, False, False]
@@ -120,13 +128,13 @@ def saturates(history: NDArray[np.float64], steps: Series = ()) -> bool:
 
 
 def _positions(steps: Series) -> _Floats:
-    """Return where samples lie, in samples of the mean distance; empty if they lie at equal distances."""
+    """Return sample positions in units of the mean distance, or an empty array for equal distances."""
     after = np.asarray(steps, dtype=np.float64) - (steps[0] if len(steps) else 0)
     return after * (len(after) - 1) / after[-1] if len(after) else after
 
 
 def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
-    """Return the second half's slope over the first half's; infinite where the first half does not rise."""
+    """Return the ratio of the second half's slope to the first half's, or infinity if the latter is <= 0."""
     half = _BLOCKS // 2
     first = float(np.median(pair_slopes(centres[:half], medians[:half])))
     second = float(np.median(pair_slopes(centres[half:], medians[half:])))
@@ -134,13 +142,13 @@ def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
 
 
 def _trend(centres: _Floats, medians: _Floats, rank: int) -> tuple[float, tuple[float, float]]:
-    """Return the median of the slopes between blocks, and the slopes of that rank from either end."""
+    """Return the median slope between blocks, and the slopes of the given rank from either end."""
     slopes = np.sort(pair_slopes(centres, medians))
     return float(np.median(slopes)), (float(slopes[rank - 1]), float(slopes[-rank]))
 
 
 def _block_medians(values: _Floats, positions: _Floats) -> tuple[_Floats, _Floats]:
-    """Return the middle and the median of each of 8 blocks."""
+    """Return the center and the median of each of 8 blocks."""
     places = positions if len(positions) else np.arange(float(len(values)))
     edges = [*pairwise(np.linspace(0, len(values), _BLOCKS + 1).astype(int))]
     centres, medians = ([np.median(each[start:end]) for start, end in edges] for each in (places, values))
@@ -148,6 +156,6 @@ def _block_medians(values: _Floats, positions: _Floats) -> tuple[_Floats, _Float
 
 
 def pair_slopes(places: _Floats, values: _Floats) -> _Floats:
-    """Return the slope between every two points, such as bytes per sample."""
+    """Return the slope between each pair of points, such as bytes per sample."""
     earlier, later = np.triu_indices(len(values), 1)
     return (values[later] - values[earlier]) / (places[later] - places[earlier])

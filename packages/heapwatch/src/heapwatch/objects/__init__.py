@@ -1,1 +1,1 @@
-"""Which Python objects, tensors and graphs hold memory."""
+"""Find which Python objects, tensors and graphs retain memory."""

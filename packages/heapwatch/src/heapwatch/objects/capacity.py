@@ -1,8 +1,8 @@
 """Find the capacity of a container in the code that fills it: the number that bounds its length.
 
-An attribute called `capacity` bounds nothing by its name, and a bound may have any name. So the source of the
-owner's methods is read. A comparison of the container's length with a number counts if it decides whether the
-container changes. No method runs.
+A bound may have any name, and an attribute called `capacity` need not be a bound. This module therefore reads
+the source of the owner's methods. A comparison of the container's length with a number counts if it decides
+whether the container changes. No method is executed.
 """
 
 import ast
@@ -38,37 +38,39 @@ _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
 _ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv}
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
-_DEPTH = 5  # variables that are replaced inside one another
+# The maximal depth of variables that are substituted inside each other.
+_DEPTH = 5
 
 
 class Bound(NamedTuple):
     """A container with a capacity."""
 
     path: str
-    """From its owner, such as `.storage`; empty if it is the owner."""
+    """Path from its owner, such as `.storage`, or "" for the owner itself."""
     held: int
     capacity: int
     limit: str
-    """The code of the capacity, such as `buffer_size` for `self.buffer_size`."""
+    """Source code of the capacity, such as `buffer_size` for `self.buffer_size`."""
 
 
 class _Rule(NamedTuple):
-    """A comparison that decides whether a container changes, both as expressions of `self`."""
+    """A comparison that decides whether a container changes. All fields are expressions of `self`."""
 
     container: ast.expr
     limit: ast.expr
     compared: ast.expr
-    """The container whose length is compared: this one, or another that is always as long."""
+    """The container whose length is compared: this one, or another container of the same length."""
 
 
 class Capacities:
-    """Finds the containers of objects that have a capacity. The source of each class is read once."""
+    """Finds the bounded containers of objects. The source of each class is read once."""
 
     def __init__(self) -> None:
-        self._rules: dict[int, tuple[type, list[_Rule]]] = {}  # by id: a metaclass may define the hash
+        # The keys are ids, because a metaclass may define the hash.
+        self._rules: dict[int, tuple[type, list[_Rule]]] = {}
 
     def of(self, owner: Any) -> Iterator[Bound]:
-        """Yield the bounded containers of an object, once for each bound."""
+        """Yield the bounded containers of an object, one item per bound."""
         kind = type(owner)
         if id(kind) not in self._rules:
             self._rules[id(kind)] = kind, list(_rules(kind))
@@ -81,7 +83,7 @@ class Capacities:
 
 
 def _length(held: Any) -> int:
-    """Return the length of a container; raises StopIteration for anything else."""
+    """Return the length of a container. Raises StopIteration for any other object."""
     return next(each for each in _CONTAINERS if issubclass(type(held), each)).__len__(held)
 
 
@@ -94,7 +96,7 @@ def _rules(kind: type) -> Iterator[_Rule]:
 
 
 class _Methods:
-    """The source of a class's methods and properties in terms of `self`."""
+    """The source of a class's methods and properties, as expressions of `self`."""
 
     def __init__(self, kind: type) -> None:
         self._found: dict[str, tuple[type, types.FunctionType, bool]] = {}
@@ -103,12 +105,13 @@ class _Methods:
             for name, value in type_attribute(base, "__dict__").items():
                 function = value.fget if type(value) is property else value
                 while type(function) is types.FunctionType and "__wrapped__" in function.__dict__:
-                    function = function.__dict__["__wrapped__"]  # a decorator's function calls this one
+                    # A decorator's wrapper calls this function.
+                    function = function.__dict__["__wrapped__"]
                 if type(function) is types.FunctionType and function.__code__.co_argcount:
                     self._found[name] = base, function, type(value) is property
 
     def names_with_length(self) -> set[str]:
-        """Return the methods that ask for a length or slice, or call a method that does."""
+        """Return the methods that use a length or a slice, or call such a method."""
         used = {name: function.__code__.co_names for name, (_, function, _) in self._found.items()}
         found = {name for name, names in used.items() if "len" in names}
         code = {name: function.__code__.co_code[::2] for name, (_, function, _) in self._found.items()}
@@ -118,7 +121,7 @@ class _Methods:
         return found
 
     def tree(self, name: str) -> _Tree | None:
-        """Return the source of a method; `None` without one, and while it is being read."""
+        """Return the source of a method, or `None` if it is missing or currently being read."""
         if name in self._found and name not in self._trees:
             self._trees[name] = None
             owner, function, _ = self._found[name]
@@ -127,13 +130,13 @@ class _Methods:
         return self._trees.get(name)
 
     def result(self, name: str, is_property: bool) -> ast.expr | None:
-        """Return what a method without arguments, or a property, returns."""
+        """Return the expression returned by a method without arguments, or by a property."""
         if name not in self._found or self._found[name][2] is not is_property:
             return None
         nodes = ast.walk(self.tree(name) or ast.Pass())
         returned = [each.value for each in nodes if isinstance(each, ast.Return)]
         found = returned[-1] if returned else None
-        # Anything else may change the container, and stays a call.
+        # Other methods may change the container, so their calls are not replaced.
         return copy.deepcopy(found) if is_property or "len(" in ast.unparse(found or ast.Pass()) else None
 
 
@@ -148,7 +151,7 @@ def _parsed(function: types.FunctionType) -> _Tree | None:
 
 
 class _Inliner(ast.NodeTransformer):
-    """Replaces what stands for something else: variables bound once, properties, global numbers."""
+    """Inlines variables that are assigned once, properties and global constants."""
 
     def __init__(self, owner: type, function: types.FunctionType, tree: _Tree, methods: _Methods) -> None:
         code = function.__code__
@@ -163,7 +166,7 @@ class _Inliner(ast.NodeTransformer):
         self.tree: _Tree = self.visit(tree)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Replace a variable or a global number or text."""
+        """Replace a variable, or a global number or string."""
         if node.id == self._self:
             return ast.Name("self", ast.Load())
         if isinstance(node.ctx, ast.Load) and node.id in self._once and self._depth < _DEPTH:
@@ -175,11 +178,11 @@ class _Inliner(ast.NodeTransformer):
         return ast.Constant(value) if type(value) in (int, float, str) else node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
-        """Replace an assignment inside an expression by its value."""
+        """Replace an assignment expression by its value."""
         return self.visit(node.value)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """Replace a property of `self`, a number of a module, and a private name."""
+        """Replace a property of `self` and a number in a module, and mangle a private name."""
         if isinstance(node.value, ast.Name) and node.value.id not in self._local:
             module = self._globals.get(node.value.id)
             value = module.__dict__.get(node.attr) if type(module) is types.ModuleType else None
@@ -206,7 +209,7 @@ class _Inliner(ast.NodeTransformer):
 
 
 def _assigned(tree: _Tree) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the variables that a method assigns, and to what."""
+    """Yield each variable that a method assigns, with its value."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign([ast.Name(name)], value) | ast.NamedExpr(ast.Name(name), value):
@@ -219,7 +222,7 @@ def _assigned(tree: _Tree) -> Iterator[tuple[str, ast.expr]]:
 def _rules_of(tree: _Tree, methods: _Methods) -> Iterator[_Rule]:
     """Yield the comparisons of a method that decide whether a container changes."""
     statements = [each for each in ast.walk(tree) if isinstance(each, ast.stmt)]
-    # A position that is compared with the length stands for it.
+    # A position that is compared with the length represents the length.
     pairs = _comparisons(statements, {})
     lengths = {other.id: container for container, other in pairs if isinstance(other, ast.Name)}
     rings = dict(_rings(statements))
@@ -238,7 +241,7 @@ def _rules_of(tree: _Tree, methods: _Methods) -> Iterator[_Rule]:
 
 
 def _rings(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the attributes that advance modulo a number, such as the position in a ring, and that number."""
+    """Yield the attributes that advance modulo a number, such as a ring position, with that number."""
     for statement in statements:
         match statement:
             case ast.Assign([ast.Attribute() as position], ast.BinOp(_, ast.Mod(), limit)):
@@ -246,7 +249,7 @@ def _rings(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _parts(statement: ast.stmt) -> tuple[Sequence[ast.AST], Sequence[ast.AST]]:
-    """Return what a statement asks, and what the answer decides."""
+    """Return the condition of a statement, and the code that depends on it."""
     match statement:
         case ast.If(test, body, others) | ast.While(test, body, others):
             return [test], [*body, *others]
@@ -264,7 +267,7 @@ def _nodes(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _comparisons(parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]) -> Iterator[_Pair]:
-    """Yield each container whose length is compared, and with what; `lengths` are names for lengths."""
+    """Yield each container whose length is compared, and the other operand. `lengths` are known names."""
     pairs: list[_Pair] = []
     for node in _nodes(parts):
         match node:
@@ -284,7 +287,7 @@ def _comparisons(parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]) -> I
 
 
 def _measured(length: ast.expr, lengths: Mapping[str, ast.expr]) -> ast.expr | None:
-    """Return the container of which an expression is the length, or that and a part to be added."""
+    """Return the container whose length an expression is, also if another term is added to the length."""
     match length:
         case ast.Call(ast.Name("len"), [container]):
             return container
@@ -296,7 +299,7 @@ def _measured(length: ast.expr, lengths: Mapping[str, ast.expr]) -> ast.expr | N
 
 
 def _changes(container: str, parts: Iterable[ast.AST], methods: _Methods, depth: int = 2) -> bool:
-    """Return whether code adds to a container or removes from it, itself or by methods of `self`."""
+    """Return whether code adds to or removes from a container, directly or through methods of `self`."""
     for node in _nodes(parts):
         match node:
             case ast.Call(ast.Attribute(owner, name)) if name in _CHANGES and (
@@ -321,7 +324,7 @@ def _changes(container: str, parts: Iterable[ast.AST], methods: _Methods, depth:
 
 
 def _changed(parts: Iterable[ast.AST]) -> dict[str, ast.expr]:
-    """Return the attributes of `self` to which code adds or from which it removes, by their text."""
+    """Return the attributes of `self` that code adds to or removes from, by source text."""
     found: dict[str, ast.expr] = {}
     for node in _nodes(parts):
         match node:
@@ -333,10 +336,10 @@ def _changed(parts: Iterable[ast.AST]) -> dict[str, ast.expr]:
 
 
 def _value(node: ast.AST, owner: Any) -> Any:
-    """Return what an expression of `self` is for an object; no code of the object runs.
+    """Return the value of an expression of `self` for an object, without running code of the object.
 
     Raises:
-        LookupError: If that is unknown.
+        LookupError: If the value cannot be determined.
     """
     match node:
         case ast.Constant(value):
@@ -366,7 +369,7 @@ def _number(node: ast.AST, owner: Any) -> int | float:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute of an object, or of its class; a class as owner is not looked into."""
+    """Return an attribute of an object or of its class. Classes as owners are not searched."""
     if not issubclass(type(owner), type):
         value = inspect.getattr_static(owner, name)
         return value.__get__(owner) if type(value) is types.MemberDescriptorType else value

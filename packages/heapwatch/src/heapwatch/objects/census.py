@@ -1,4 +1,4 @@
-"""Count how many bytes each part of a run holds, every piece of memory once."""
+"""Count the bytes of each component of a run, and each storage only once."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,56 +8,58 @@ from typing import Any
 from .storages import Storage, StorageKey, logical_bytes, storage_of
 from .walk import walk
 
-MAX_OBJECTS = 300_000  # that one census visits at most: one second
+# The maximal number of objects per census. Visiting them takes one second.
+MAX_OBJECTS = 300_000
 
-_Held = dict[tuple[str, str], tuple[float, float]]  # pinned and logical bytes by component and device
+# Pinned and logical bytes by component and device.
+_Held = dict[tuple[str, str], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Objects that are counted under one name. It holds them: make it for the call and drop it."""
+    """Objects that are counted under one name. It references them, so create it for one call only."""
 
     objects: tuple[Any, ...] = ()
-    """All that is reachable from them counts."""
+    """All objects reachable from these count."""
     planned_bytes: int | None = None
-    """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
+    """Size up to which growth is planned and never a leak, or `None` for a constant size."""
     declared_bytes: int | None = None
-    """What it says that it holds, in memory that no walk can see; taken where the walk finds less."""
+    """Size reported by the component for memory invisible to the walk. Used if the walk finds less."""
     declared_on: str = "cpu"
-    """The device of that memory, as torch names it."""
+    """Device of that memory, in torch's notation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a component holds, its parts included."""
+    """Size of a component, including its parts."""
 
     pinned_bytes: int
-    """Whole storages: what would be freed if the component were gone and nobody else held them."""
+    """Whole storages: the bytes freed if the component were released and had no other references."""
     logical_bytes: int
-    """What its tensors and arrays show of them; far less than `pinned_bytes` where views pin large bases."""
+    """Bytes visible through its tensors and arrays. Far below `pinned_bytes` if views pin large bases."""
     devices: tuple[str, ...]
-    """Where the storages lie, such as ("cpu", "cuda:0"), in alphabetical order."""
+    """Devices of the storages, such as ("cpu", "cuda:0"), in alphabetical order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Sizes by component; numbers and texts only."""
+    """Sizes by component, as numbers and texts without references."""
 
     sizes: dict[str, Size]
-    """In the order of the components, but each followed by its parts."""
+    """In the order of the components, each followed by its parts."""
     total: Size
-    """All storages, each once."""
+    """All storages, each counted once."""
     bytes_by_device: dict[str, int]
-    """The pinned bytes of the total by where they lie."""
+    """Pinned bytes of the total by device."""
     is_complete: bool
-    """False if the walk stopped at its limit of objects: the sizes are then too low."""
+    """False if the walk reached its limit of objects, so that the sizes are too low."""
     sampled: tuple[str, ...]
-    """Paths of containers of more than 1,024 objects; their sizes are extrapolated from a sample."""
+    """Paths of containers of more than 1,024 objects, whose sizes are extrapolated from a sample."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """One storage, as the tensors and arrays that lie on it have shown it so far."""
+    """One storage, with the statistics of the tensors and arrays seen on it so far."""
 
     owner: str
     storage: Storage
@@ -66,30 +68,31 @@ class _Counted:
     logical_bytes: float = 0.0
 
     def sizes(self) -> tuple[float, float]:
-        """Return pinned and logical bytes of all storages that this one stands for."""
-        # The more of a sample lies on one storage, the fewer others like it there are.
+        """Return the pinned and logical bytes of all storages represented by this one."""
+        # The more samples share this storage, the fewer similar storages exist.
         count = max(1.0, self.weight / self.leaves)
         pinned = count * self.storage.nbytes
         return pinned, min(pinned, self.logical_bytes)
 
 
 def measure_components(components: Mapping[str, Component], max_objects: int = MAX_OBJECTS) -> Census:
-    """Return the bytes that each component holds.
+    """Count the bytes of each component.
 
     The unit is the storage: a view counts its whole base, and two views of one base count it once, at its
-    first owner. A name with `/` is a part of the component that is named before the `/`: parts are counted
-    before the component they belong to, which includes them. Otherwise the first owner is the first component
-    in the order of the mapping, so list what others can reach before them: gradients, then networks, then the
-    optimisers that hold both.
+    first owner. A name with `/` is a part of the component named before the `/`. Parts are counted before the
+    component that includes them. Otherwise the first owner is the first component in the order of the
+    mapping. List objects before the components that reference them: gradients, then networks, then
+    optimizers, which reference both.
 
-    Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of the objects, copies
-    nothing, waits for no device and keeps nothing.
+    Containers of more than 1,024 objects are sampled and extrapolated. The census runs no code of the
+    objects, copies no data, synchronizes with no device and keeps no reference.
 
-    Cost: 3 us an object and 3 us a tensor.
+    Cost: 3 us per object and 3 us per tensor.
     """
     positions = {name: position for position, name in enumerate(components)}
     parts_first = sorted(components, key=lambda name: (*_place(name, positions), math.inf))
-    # Numbers for names: a name may hold a dot or a bracket, and then a path does not say where it ends.
+    # Numbers replace the names: a name may contain a dot or a bracket, so its end in a path would be
+    # ambiguous.
     roots = {
         f"{number}[{place}]": held
         for number, name in enumerate(parts_first)
@@ -122,7 +125,7 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
 
 
 def parent_component(name: str, names: Mapping[str, Any]) -> str | None:
-    """Return the nearest of `names` of which `name` is a part, None if there is none.
+    """Return the nearest of `names` of which `name` is a part, or `None` if it is not a part.
 
     >>> parent_component("replay/observations/image", {"replay": 0, "networks": 0})
     'replay'
@@ -135,13 +138,13 @@ def parent_component(name: str, names: Mapping[str, Any]) -> str | None:
 
 
 def _add(held: _Held, name: str, device: str, pinned: float, logical: float) -> None:
-    """Add bytes to what a component holds on a device."""
+    """Add bytes to a component's size on a device."""
     before = held.get((name, device), (0.0, 0.0))
     held[name, device] = before[0] + pinned, before[1] + logical
 
 
 def _sum(held: _Held, names: Iterable[str]) -> tuple[Size, dict[str, int]]:
-    """Return what several components hold together, and how much of it lies on each device."""
+    """Return the total size of several components, and its bytes by device."""
     chosen, by_device, logical = set(names), dict[str, float](), 0.0
     for (name, device), (pinned, shown) in held.items():
         if name in chosen:
@@ -152,6 +155,6 @@ def _sum(held: _Held, names: Iterable[str]) -> tuple[Size, dict[str, int]]:
 
 
 def _place(name: str, positions: Mapping[str, int]) -> tuple[int, ...]:
-    """Return a key to sort names by: in their order, but parts next to the component they belong to."""
+    """Return a sort key that keeps the order of names, but places parts after their component."""
     above = parent_component(name, positions)
     return (*(() if above is None else _place(above, positions)), positions[name])

@@ -1,8 +1,8 @@
 """Find the objects that keep autograd graphs alive, and how much memory they retain.
 
-Search at the end of a step, never during `backward`. Graphs are read as data: saved tensors through
-`SavedTensor.data`, which runs no unpack hook, so nothing is recomputed or loaded. Reports hold texts and
-numbers only.
+Search at the end of a step, never during `backward`. Graphs are read as data. Saved tensors are read through
+`SavedTensor.data` without unpack hooks, so no data is recomputed or loaded. Reports contain only
+texts and numbers.
 """
 
 import types
@@ -25,12 +25,13 @@ _MAX_PARAMS = 8
 _OTHERS_SHOWN = 4
 _BYTES_PER_MB = 1e6
 _C: Any = torch._C
-_CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")  # else only nodes are counted
+# Without this attribute, only nodes are counted.
+_CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")
 
 
 @dataclass(frozen=True, slots=True)
 class GraphHolder:
-    """One cluster of graphs that live because something reachable holds their ends."""
+    """One cluster of graphs that stay alive because a reachable object references their ends."""
 
     pattern: str
     """Pattern of the first path."""
@@ -39,20 +40,20 @@ class GraphHolder:
     num_paths: int
     nodes: int
     nbytes: int
-    """Bytes that only the graph keeps alive."""
+    """Bytes kept alive only by the graph."""
     steps_deep: int
-    """How often the most used parameter is used: the steps that are kept, in one chain or each by itself."""
+    """Number of uses of the most used parameter: the steps retained, in one chain or separately."""
     params: tuple[tuple[str, int], ...]
-    """Paths of the parameters it runs through and how often, most used first; the first 8."""
+    """Paths of the parameters in the graph with their number of uses: at most 8, most used first."""
     oldest_sequence: int
-    """Number of its oldest node; where it stays from search to search, nothing is released."""
+    """Sequence number of its oldest node. If it stays constant between searches, nothing is released."""
     freed: bool
-    """Whether backward has freed the saved tensors, so that only the skeleton of nodes is left."""
+    """Whether backward has freed the saved tensors and only nodes are left."""
     estimated: bool = False
-    """Whether the figures are extrapolated from a sample of a long container."""
+    """Whether the numbers are extrapolated from a sample of a long container."""
 
     def text(self) -> str:
-        """Return one sentence: what holds how much, which parameter it uses, and what else holds it."""
+        """Return a sentence with the holder, the size, the most used parameter and the other holders."""
         about = "about " if self.estimated else ""
         parts = [f"{self.paths[0]} -> {about}{count_text(self.nodes, 'autograd node')}, {self._size_text()}"]
         if self.params:
@@ -67,7 +68,7 @@ class GraphHolder:
         return "; ".join(parts)
 
     def growth_since(self, before: "GraphHolder", steps: int) -> "GraphGrowth":
-        """Return how the graphs changed since a search that found the same pattern, so many steps ago."""
+        """Return the change since a search that found the same pattern `steps` steps ago."""
         nodes, nbytes = self.nodes - before.nodes, self.nbytes - before.nbytes
         is_pinned = self.oldest_sequence == before.oldest_sequence
         return GraphGrowth(nodes / steps, nbytes / steps, is_pinned)
@@ -82,12 +83,12 @@ class GraphHolder:
 
 @dataclass(frozen=True, slots=True)
 class GraphGrowth:
-    """How the graphs of one holder changed between two searches."""
+    """Change of one holder's graphs between two searches."""
 
     nodes_per_step: float
     bytes_per_step: float
     pinned: bool
-    """Whether the oldest node is the same as before: nothing is ever released. A window moves instead."""
+    """Whether the oldest node is unchanged, so nothing is released. With a moving window it changes."""
 
     def text(self) -> str:
         """Return the change as text."""
@@ -98,39 +99,40 @@ class GraphGrowth:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """The holders of graphs that one search found, the largest first."""
+    """The holders of graphs found by one search, largest first."""
 
     holders: tuple[GraphHolder, ...]
     truncated: bool = False
-    """Whether a limit ended the search early."""
+    """Whether the search reached a limit and ended early."""
 
 
 def find_graph_holders(
     roots: Mapping[str, Any], max_objects: int = 2_000_000, max_nodes: int = 3_000_000
 ) -> GraphReport:
-    """Return what the roots hold of autograd graphs, the largest first.
+    """Return the holders of autograd graphs that are reachable from the roots, largest first.
 
-    Runs no code of what it visits, no unpack hooks, copies nothing, keeps nothing and waits for no device.
+    The search runs no code of visited objects and no unpack hooks, copies no data, keeps no reference and
+    synchronizes with no device.
 
-    Cost: 4 us an object and 15 us a node.
+    Cost: 4 us per object and 15 us per node.
     """
     found = walk(roots, max_objects)
     return measure_graphs([*found.leaves, *found.nodes], max_nodes, found.truncated)
 
 
 def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | None:
-    """Return the path of the first reachable tensor, or node, of an autograd graph; None without one.
+    """Return the path of the first reachable tensor or node of an autograd graph, or `None` without one.
 
-    It follows no graph. After `max_objects` it gives up and answers None: a limit on time, not a proof.
+    The search follows no graph. It returns `None` after `max_objects`, so `None` is not a proof.
 
-    Cost: 4 us an object; 2 to 4 ms for a workflow of model=size12m (600 objects) and its replay.
+    Cost: 4 us per object, or 2 to 4 ms for a workflow of model=size12m (600 objects) and its replay.
     """
     visited = islice(Visitor().visit(roots.items()), max_objects)
     return next((found.path for found in visited if _node_of(found) is not None), None)
 
 
 def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False) -> GraphReport:
-    """Return the graphs of what a walk found; memory that others keep alive anyway counts for none."""
+    """Return the graphs among the results of a walk. Memory that is also held elsewhere does not count."""
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}
     ends: list[tuple[Found, Any]] = []
@@ -151,7 +153,7 @@ def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated:
 
 def _holder(cluster: "_Cluster") -> GraphHolder:
     ends, weight = cluster.ends, sum(end.weight for end in cluster.ends)
-    # Ends that share nodes reach the nodes of those that were left out of the sample.
+    # Ends that share nodes already reach the nodes of the ends outside the sample.
     scale = weight / len(ends) if cluster.are_apart else 1.0
     params = [(path, round(times * scale)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
     return GraphHolder(
@@ -169,7 +171,7 @@ def _holder(cluster: "_Cluster") -> GraphHolder:
 
 
 def _abbreviated(path: str, first: str) -> str:
-    """Return a path with all but the last name of what it shares with the first one left out."""
+    """Abbreviate the prefix that a path shares with the first path, except for its last name."""
     shared = first.rpartition(".")[0]
     while shared and not path.startswith(f"{shared}."):
         shared = shared.rpartition(".")[0]
@@ -178,16 +180,17 @@ def _abbreviated(path: str, first: str) -> str:
 
 
 def grad_fn(value: Tensor) -> Any | None:
-    """Return the node that made a tensor, whatever its subclass says."""
+    """Return the node that produced a tensor, independent of overrides in a subclass."""
     with torch._C.DisableTorchFunction():
         try:
             return _C.TensorBase.grad_fn.__get__(value)
-        except RuntimeError:  # one of several views of a base that was changed in place: it has no node
+        except RuntimeError:
+            # Several views of a base that was changed in place have no node.
             return None
 
 
 def _node_of(found: Found) -> Any | None:
-    """Return the last node of the graph that an object keeps alive; None if it has no graph."""
+    """Return the last node of the graph that an object keeps alive, or `None` without a graph."""
     if found.role is Role.node:
         return found.value
     return grad_fn(found.value) if is_tensor(found.value) else None
@@ -195,28 +198,28 @@ def _node_of(found: Found) -> Any | None:
 
 @dataclass(slots=True)
 class _Cluster:
-    """Graphs that belong together: releasing only one of their ends frees nothing."""
+    """Graphs that belong together: releasing only one of their ends frees no memory."""
 
     ends: list[Found] = field(default_factory=list)
-    """In the order in which they were found."""
+    """In the order of discovery."""
     are_apart: bool = True
-    """Whether no two of the ends share a node."""
+    """Whether no two ends share a node."""
     nodes: int = 0
     storages: dict[StorageKey, int] = field(default_factory=dict)
-    """Bytes of the storages that the nodes keep alive."""
+    """Bytes of the storages kept alive by the nodes."""
     uses: Counter[str] = field(default_factory=Counter)
-    """How often each parameter is consumed, by its path."""
+    """Number of uses of each parameter, by path."""
     oldest: int | None = None
-    """Sequence number, which counts the nodes made by one thread."""
+    """Sequence number of the oldest node among the nodes created by its thread."""
     saved: int = 0
     freed: int = 0
-    """Slots for saved tensors, and how many of them backward has emptied already."""
+    """Number of slots for saved tensors, and of slots already emptied by backward."""
 
 
 class _Nodes:
-    """Reads nodes of autograd graphs; how to read a type is decided once, at its first node.
+    """Reads nodes of autograd graphs. The way to read a type is determined once, at its first node.
 
-    `names` are paths of known leaves by the id of the tensor; storages `held_elsewhere` are not counted.
+    `names` maps ids of known leaf tensors to paths. Storages in `held_elsewhere` are not counted.
     """
 
     def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:
@@ -225,15 +228,15 @@ class _Nodes:
         self._by_type: dict[type, tuple[bool, tuple[Any, ...], Any | None]] = {}
 
     def is_shared_leaf(self, node: Any) -> bool:
-        """Return whether a node belongs to a parameter, and so to every graph through that parameter."""
+        """Return whether a node belongs to a parameter, and thus to every graph that uses the parameter."""
         return self._known(node)[0]
 
     def before(self, node: Any) -> list[Any]:
-        """Return the nodes whose results a node consumed."""
+        """Return the nodes whose results a node consumes."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
     def add(self, node: Any, cluster: _Cluster) -> None:
-        """Count one node of a cluster, and what it keeps alive."""
+        """Count one node of a cluster and the memory it keeps alive."""
         cluster.nodes += 1
         if not self.is_shared_leaf(node):
             number = node._sequence_nr()
@@ -248,25 +251,27 @@ class _Nodes:
                 cluster.storages[storage.key] = storage.nbytes
 
     def _tensors(self, node: Any, cluster: _Cluster) -> Iterator[Tensor]:
-        """Yield the tensors that a node keeps alive, and count its slots."""
+        """Yield the tensors that a node keeps alive, and count its slots for saved tensors."""
         is_leaf, saved, dictionary = self._known(node)
         for descriptor in saved if _CAN_READ_SAVED else ():
             try:
                 slots: Any = descriptor.__get__(node)
-            except RuntimeError:  # a custom function whose tensors are freed
+            except RuntimeError:
+                # A custom function raises if its tensors are freed.
                 slots = None
             for slot in slots if type(slots) is tuple else (slots,):
                 data = None if slot is None else slot.data
                 cluster.saved += 1
                 cluster.freed += data is None
                 yield from _packed(data)
-        if dictionary is not None:  # what a custom function put on its context
+        # These are attributes that a custom function has set on its context.
+        if dictionary is not None:
             yield from (value for value in list(dictionary.__get__(node).values()) if is_tensor(value))
         if is_leaf:
             yield node.variable
 
     def _known(self, node: Any) -> tuple[bool, tuple[Any, ...], Any | None]:
-        """Return whether it is a leaf, the descriptors of its saved tensors, and that of its `__dict__`."""
+        """Return whether a node is a leaf, and the descriptors of its saved tensors and its `__dict__`."""
         kind = type(node)
         if kind not in self._by_type:
             saved = tuple(
@@ -280,14 +285,17 @@ class _Nodes:
 
 
 def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> tuple[list[_Cluster], bool]:
-    """Return the clusters of the graphs behind some ends, given with their nodes; and whether all were seen.
+    """Return the clusters of the graphs behind the given ends and nodes, and whether all nodes were visited.
 
-    Ends that share a node are one cluster, and so are ends of the same pattern. Graphs of one parameter all
-    meet in the node of that parameter, which therefore joins nothing. After `max_nodes` it stops.
+    Ends that share a node form one cluster, and so do ends of the same pattern. All graphs of a parameter
+    meet in the parameter's node, which therefore joins no clusters. The search stops after `max_nodes`.
     """
-    parents = list(range(len(ends)))  # a forest; the root of each tree is the first end of a cluster
-    met: set[int] = set()  # ends that share a node with another one
-    reached: dict[int, tuple[Any, int]] = {}  # node, and the end that reached it first, by the node's id
+    # This is a union-find forest. The root of each tree is the first end of a cluster.
+    parents = list(range(len(ends)))
+    # These ends share a node with another end.
+    met: set[int] = set()
+    # Maps the id of a node to the node and the first end that reached it.
+    reached: dict[int, tuple[Any, int]] = {}
 
     def first_end(end: int) -> int:
         while parents[end] != end:
@@ -308,7 +316,8 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
         while stack:
             node = stack.pop()
             _, other = reached.get(id(node), (None, None))
-            if other is not None:  # what lies behind it is known already
+            # The nodes behind it are already visited.
+            if other is not None:
                 if other != end and not reader.is_shared_leaf(node):
                     met |= {other, end}
                     join(other, end)
@@ -316,7 +325,8 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
             if len(reached) >= max_nodes:
                 is_complete = False
                 break
-            reached[id(node)] = node, end  # held, so that its id stays its own
+            # The reference prevents reuse of the id.
+            reached[id(node)] = node, end
             stack.extend(reader.before(node))
 
     clusters: dict[int, _Cluster] = {}
@@ -330,7 +340,7 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
 
 
 def _packed(data: object) -> Iterator[Tensor]:
-    """Yield the tensors in saved data; with `saved_tensors_hooks` it is whatever the hook has packed."""
+    """Yield the tensors in saved data, which contains any object that a `saved_tensors_hooks` hook packed."""
     stack = [data]
     while stack:
         value = stack.pop()

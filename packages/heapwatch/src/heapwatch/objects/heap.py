@@ -1,7 +1,7 @@
-"""Measure what the Python heap holds, by the path that leads to it, and name what grew.
+"""Measure the Python heap by access path, and find the paths that grew.
 
-One walk begins at the run's own objects, the local variables of all threads, and the user's modules; on
-request also at all libraries, and at what no name leads to. Only texts and numbers are kept.
+One walk starts at the run's own objects, the local variables of all threads, and the user's modules. On
+request it also visits all libraries and unreferenced objects. Only texts and numbers are kept.
 """
 
 import collections
@@ -33,70 +33,80 @@ ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Pytho
 
 OWN_FOLDER = str(Path(__file__).parents[1])
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_RUNNERS = ("_pytest", "pluggy", "xdist", "execnet")  # they hold every test of a session
+# Test runners reference every test of a session.
+_RUNNERS = ("_pytest", "pluggy", "xdist", "execnet")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _OF_RUNNERS = tuple(f"/site-packages/{name}/" for name in _RUNNERS)
-_LEAST_HELD_BYTES = 1_000  # paths that hold less are not kept by name
+# Paths below this size are not stored by name.
+_LEAST_HELD_BYTES = 1_000
 _TOP = 3
-_LEAST_BYTES = 20_000  # growth below this is noise of any run
-_LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
-_NODE_BYTES = 200  # of one node of a graph, about
-_EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
-_MINOR = 0.2  # if less than this share of the growth lies elsewhere, the growth counts as filling
-_STEP_INTO = re.compile(r"\[|\.<key")  # of a path, into a container
-_FEW = 4  # entries, of which most containers have fewer
+# Smaller growth is noise in any run.
+_LEAST_BYTES = 20_000
+# Other holders are reported only from this share of the largest holder's growth.
+_LEAST_SHARE = 0.1
+# The approximate size of a graph node.
+_NODE_BYTES = 200
+# Below this share of the growth, the holder counts as not found.
+_EXPLAINED = 0.2
+# Growth counts as filling if less than this share of it lies elsewhere.
+_MINOR = 0.2
+# Matches the steps of a path into a container.
+_STEP_INTO = re.compile(r"\[|\.<key")
+# Most containers have fewer entries than this.
+_FEW = 4
+# Maps ids of types, like `PRIMITIVE_IDS`, to the type whose methods read the container.
 _CONTAINERS: dict[int, Any] = {
     **{id(each): each for each in (list, set, collections.deque)},
     **{id(each): dict for each in (dict, collections.OrderedDict, collections.defaultdict)},
-}  # by id, as `PRIMITIVE_IDS`: the type whose methods read it
-_HOLDER = re.compile(r".*?(?= holds | -> |: |$)")  # in the line of a holder
+}
+_HOLDER = re.compile(r".*?(?= holds | -> |: |$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Heap:
-    """Bytes that Python objects hold: their own, and the memory of their tensors, arrays and buffers."""
+    """Bytes of Python objects: their own size, and the memory of their tensors, arrays and buffers."""
 
     held: dict[str, dict[str, float]]
-    """By kind of device ("cpu", "cuda"), then by path, numbers of elements as `[*]`, without small paths."""
+    """By kind of device ("cpu", "cuda"), then by path. Indices become `[*]`, and small paths are omitted."""
     totals: dict[str, float]
-    """By kind of device, small paths included."""
+    """By kind of device, including small paths."""
     graphs: GraphReport
     is_whole: bool
-    """Whether libraries, and what nothing names, are included."""
+    """Whether libraries and unreferenced objects are included."""
     stores: dict[str, Bound]
-    """Containers that have a capacity, by path; those of an object only where it was asked what grew."""
+    """Bounded containers by path. A bound in an owner's code is included only for paths that grew."""
     entries: dict[str, "Entries"]
-    """Containers on the way to what is `held`, by path."""
+    """Containers on the paths in `held`, by path."""
 
 
 class Entries(NamedTuple):
-    """What the containers of one path have in them."""
+    """Entries of the containers at one path."""
 
     length: int
     container: str
     """Type of the container."""
     newest: str
-    """Type of the newest entry; of a dict, that of its key."""
+    """Type of the newest entry, or of its key for a dict."""
 
     def text(self) -> str:
-        """Return it as `list of 120 Tensor` or `dict of 120 by int`."""
+        """Return text such as `list of 120 Tensor` or `dict of 120 by int`."""
         return f"{self.container} of {self.length:,} {self.newest}"
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthSources:
-    """What holds the memory that grew."""
+    """Holders of the memory that grew."""
 
     lines: tuple[str, ...]
-    """One for each likely holder, the surest first."""
+    """One line per likely holder, most likely first."""
     is_named: bool = True
-    """Whether they name a holder, or say for certain that nobody in Python is one."""
+    """Whether the lines include a holder, or rule out Python objects with certainty."""
     is_filling: bool = False
-    """Whether the largest holder is a container that is not full yet."""
+    """Whether the largest holder is a container below its capacity."""
 
     @property
     def holder(self) -> str | None:
-        """The path of the surest holder, without numbers; `None` without a name."""
+        """The path of the most likely holder, without numbers, or `None` if unknown."""
         found = _HOLDER.match(self.lines[0]) if self.is_named and self.lines else None
         return None if found is None else found[0]
 
@@ -104,23 +114,23 @@ class GrowthSources:
 def growth_sources(
     roots: Mapping[str, Any], before: Heap, steps: int, rise_bytes: float, device: str = "cpu"
 ) -> GrowthSources:
-    """Measure the heap and return what holds the memory that grew; `roots` as in `measure_heap`."""
+    """Measure the heap and return the holders of the growth. `roots` is as in `measure_heap`."""
     return sources_of(before, measure_heap(roots, before.is_whole, before), steps, rise_bytes, device)
 
 
 def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: str = "cpu") -> GrowthSources:
-    """Return what holds the memory that grew.
+    """Return the holders of the growth between two measurements.
 
     Args:
-        before: What was held when growth was first suspected, or its holder last named.
-        now: What is held now, measured as what `before` has `grown`.
-        steps: Agent steps since then.
-        rise_bytes: Growth since then, by the counter that raised the suspicion.
+        before: Heap when growth was first suspected, or when a holder was last found.
+        now: Current heap, measured with `before` as reference.
+        steps: Agent steps between the measurements.
+        rise_bytes: Growth of the counter that raised the suspicion.
         device: Kind of device whose memory grew, "cpu" or "cuda".
 
     Returns:
-        Native memory is named only where the whole heap was measured and did not grow. Where `before` is not
-        the whole heap and does not explain the growth, the one line is `ELSEWHERE`.
+        Native memory is reported only if the whole heap was measured and did not grow. If `before` is not the
+        whole heap and does not explain the growth, the only line is `ELSEWHERE`.
     """
     least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
     risen = now.totals.get(device, 0.0) - before.totals.get(device, 0.0)
@@ -128,7 +138,8 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
     if lines or risen >= _EXPLAINED * rise_bytes:
         paths = _grown_paths(before.held.get(device, {}), now.held.get(device, {}))
         filling = {path: _filling(path, before, now, max(1, steps)) for path in paths}
-        named = sorted(paths, key=lambda path: filling[path] is not None)  # what fills comes last
+        # Containers that are filling come last.
+        named = sorted(paths, key=lambda path: filling[path] is not None)
         for path in named:
             more = f"{path} holds {paths[path] / 1e6:,.2f} MB more{_more_entries(path, before, now)}"
             lines.append(filling[path] or more)
@@ -143,7 +154,7 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
 
 
 def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: float) -> list[str]:
-    """Return the largest graphs of `least` bytes that are new or have grown, each with how it did."""
+    """Return the largest graphs of at least `least` bytes that are new or have grown, with their growth."""
     earlier = {} if after.truncated else {holder.pattern: holder for holder in before.holders}
     lines = []
     for holder in after.holders:
@@ -159,7 +170,7 @@ def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: fl
 
 
 def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
-    """Return how full the container of a path is; None if it has no capacity, or has reached it."""
+    """Return the fill level of the container at a path, or `None` if it is full or has no capacity."""
     name = max((name for name in now.stores if _lies_in(path, name)), key=len, default=None)
     if name is None:
         return None
@@ -177,12 +188,12 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
 
 
 def _lies_in(path: str, name: str) -> bool:
-    """Return whether a path is that of a container or of what it contains."""
+    """Return whether a path belongs to a container or to its contents."""
     return path == name or path.startswith((f"{name}[", f"{name}.<key"))
 
 
 def _more_entries(path: str, before: Heap, now: Heap) -> str:
-    """Return which container on the way to a path has more entries, the outermost; empty if none has."""
+    """Return the outermost container on a path that has gained entries, as text, or ""."""
     for name in _containers(path):
         if name in now.entries:
             entries = now.entries[name]
@@ -193,7 +204,7 @@ def _more_entries(path: str, before: Heap, now: Heap) -> str:
 
 
 def _containers(path: str) -> list[str]:
-    """Return what a path leads through, and the path itself: the outermost first.
+    """Return the containers on a path and the path itself, outermost first.
 
     >>> _containers("agent.episodes[*]['obs']")
     ['agent.episodes', 'agent.episodes[*]', "agent.episodes[*]['obs']"]
@@ -202,7 +213,7 @@ def _containers(path: str) -> list[str]:
 
 
 def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return by how many bytes those paths grew that grew most, the largest first."""
+    """Return the growth in bytes of the paths that grew most, largest first."""
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
     largest = sorted(growth, key=lambda path: -growth[path])[:_TOP]
     least = max(_LEAST_BYTES, _LEAST_SHARE * growth[largest[0]]) if largest else 0.0
@@ -210,42 +221,44 @@ def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dic
 
 
 def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None = None) -> Heap:
-    """Return what the Python heap holds now.
+    """Measure the Python heap.
 
-    `roots` are long-lived objects by name; what they do not reach is named by module, class or function. What
-    holds most of the growth since `before` is asked for its capacity: the source of its class is read.
-    Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of what it visits, and
-    keeps none of it.
+    `roots` maps names to long-lived objects. Objects that are not reachable from them are reported by module,
+    class or function. For the objects with most of the growth since `before`, the source of the class is read
+    to find their capacity. Containers of more than 1,024 objects are sampled and extrapolated. The
+    measurement runs no code of visited objects and keeps no reference to them.
 
-    Cost: 0.3 s, for the whole heap 3 s, in a process that has imported PyTorch, on a busy machine; and 15 us
-    a node of a graph.
+    Cost: 0.3 s, or 3 s for the whole heap, in a process that has imported PyTorch on a busy machine, plus 15
+    us per graph node.
     """
     gc.collect()
     for each in gc.get_objects() if is_whole else ():
         if is_tensor(each):
-            # Reading makes its Python object: now, or the next measurement would count more.
+            # Reading creates the gradient's Python object. Created now, it does not count as growth later.
             gradient_of(each)
     return _Measurement(gc.get_objects(), is_whole).of(roots, before)
 
 
 class _Measurement:
-    """One walk over `existing`, all that the garbage collector knows."""
+    """One walk over `existing`: all objects tracked by the garbage collector."""
 
     def __init__(self, existing: list[Any], is_whole: bool) -> None:
         self._existing, self._is_whole = existing, is_whole
         self._visitor = Visitor(everything=True)
-        self._reachable: list[Found] = []  # tensors, arrays and nodes that a name leads to
+        # Tensors, arrays and nodes that are reachable by name.
+        self._reachable: list[Found] = []
         self._variables = set[str]()
         self._storages = set[StorageKey]()
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._stores: dict[str, Bound] = {}
         self._entries: dict[str, Entries] = {}
-        self._owners: dict[str, Any] = {}  # by path
+        self._owners: dict[str, Any] = {}
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
-        """Return what is held."""
+        """Measure the heap from `roots`, with `before` as reference."""
         for each in self._existing:
-            if type(each) is Heap:  # a former measurement
+            # This is a previous measurement.
+            if type(each) is Heap:
                 parts = (each.held, each.totals, each.stores, each.entries)
                 inner = (part for whole in parts for part in whole.values())
                 self._visitor.seen.update(map(id, (each, *parts, *inner)))
@@ -263,12 +276,12 @@ class _Measurement:
                 self._find_capacities(path)
         named = {name for paths in kept.values() for path in paths for name in _containers(path)}
         entries = {name: self._entries[name] for name in named & self._entries.keys()}
-        # A variable is bound anew at each step; what an attribute or a container holds stays and comes first.
+        # A variable is rebound at each step. Attributes and containers persist, so they come first.
         graphs = measure_graphs(sorted(self._reachable, key=lambda each: each.path in self._variables))
         return Heap(kept, totals, graphs, self._is_whole, self._stores, entries)
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
+        """Yield all objects reachable by name, the user's objects before libraries, then the rest."""
         yield from roots.items()
         frames = _frames()
         yield from _variables(frames, of_libraries=False)
@@ -285,20 +298,23 @@ class _Measurement:
                 module = type_attribute(each, "__module__")
                 if (module in names) if type(module) is str else of_libraries:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
-            if not of_libraries:  # which are called with what the user's own modules hold
+            # Libraries are called with objects of the user's modules, so their variables come last.
+            if not of_libraries:
                 yield from _variables(frames, of_libraries=True)
         if self._is_whole:
             yield from self._nameless()
 
     def _nameless(self) -> Iterator[tuple[str, Any]]:
-        """Yield what the garbage collector knows and no name leads to."""
+        """Yield the objects that the garbage collector tracks but no name reaches."""
         others = [each for each in self._existing if not is_tensor(each)]
         for value in others:
-            if id(value) not in self._visitor.seen and type(value) is not tuple:  # whose owner is seen
+            # The owner of a tuple has been visited.
+            if id(value) not in self._visitor.seen and type(value) is not tuple:
                 yield f"<{type_name(type(value))} that nothing names>", value
-        of_python = set(map(id, gc.get_referents(*others)))  # as elements that a sample has left out
+        # These are elements outside a sample.
+        of_python = set(map(id, gc.get_referents(*others)))
         tensors = [each for each in self._existing if is_tensor(each) and id(each) not in of_python]
-        # Parameters before their gradients, so that each gradient has the name of its parameter.
+        # Parameters precede their gradients, so that each gradient has the name of its parameter.
         for value in sorted(tensors, key=lambda each: gradient_of(each) is None):
             if id(value) not in self._visitor.seen:
                 yield f"<{_kind_of(value)}, held by C++ only>", value
@@ -318,12 +334,13 @@ class _Measurement:
             if storage is not None and storage.key not in self._storages:
                 self._storages.add(storage.key)
                 self._held[storage.device.partition(":")[0]][found.pattern] += found.weight * storage.nbytes
-        elif not issubclass(kind.type, (type, types.ModuleType)):  # which are starts themselves
+        elif not issubclass(kind.type, (type, types.ModuleType)):
+            # Types and modules are starting points of the walk.
             nbytes = kind.size(value) + self._unvisited_bytes(value)
             self._held["cpu"][found.pattern] += found.weight * nbytes
 
     def _count_stores(self, found: Found, kind: Kind) -> None:
-        """Note how full a container is that has a capacity of its own; others are asked when they grew."""
+        """Record the fill level of a container with its own capacity. Others are read only if they grew."""
         value, pattern = found.value, found.pattern
         if issubclass(kind.type, collections.deque):
             most = _MAXLEN(value)
@@ -337,30 +354,31 @@ class _Measurement:
             self._owners[pattern] = value
 
     def _find_capacities(self, path: str) -> None:
-        """Note how full the container of a path is if the code of an object on the way bounds it."""
+        """Record the fill level of a container at a path if the code of an object on the path bounds it."""
         capacities = Capacities()
         for start, owner in self._owners.items():
             if path.startswith(start) and path[len(start) :][:1] in ("", ".", "["):
                 for bound in capacities.of(owner):
                     known = self._stores.setdefault(f"{start}{bound.path}", bound)
-                    # Of several numbers the next one that the length will reach.
+                    # If several numbers bound it, the relevant one is the next that the length will reach.
                     if known.held >= known.capacity or bound.held < bound.capacity < known.capacity:
                         self._stores[f"{start}{bound.path}"] = bound
 
     def _count_entries(self, found: Found, kind: Kind) -> None:
-        """Note how much is in a container."""
+        """Record the number of entries in a container."""
         base = _CONTAINERS.get(id(kind.type))
         if base is None or base.__len__(found.value) < _FEW:
             return
         before = self._entries.get(found.pattern)
         length = round(found.weight * base.__len__(found.value)) + (before.length if before else 0)
         what = before.newest if before else ""
-        with contextlib.suppress(IndexError, RuntimeError, StopIteration):  # empty, or changed now
+        # The container is empty, or another thread is changing it.
+        with contextlib.suppress(IndexError, RuntimeError, StopIteration):
             what = _newest_of(base, found.value)
         self._entries[found.pattern] = Entries(length, type_name(kind.type), what)
 
     def _unvisited_bytes(self, value: Any) -> float:
-        """Return the bytes of what the walk passes over: numbers and texts, each once, and the `__dict__`."""
+        """Return the bytes of objects that the walk skips: each number and text once, and the `__dict__`."""
         seen, held, total = self._visitor.seen, gc.get_referents(value), 0.0
         getter = self._visitor.children.kind_of(value).dictionary
         if getter is not None and any(type(each) is dict for each in held):
@@ -381,24 +399,24 @@ _MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttribu
 
 
 def _newest_of(base: Any, value: Any) -> str:
-    """Return the type of the newest entry of a container; that of its key where it has keys."""
+    """Return the type of a container's newest entry, or of its key for a mapping."""
     if base is dict:
         return f"by {type_name(type(next(dict.__reversed__(value))))}"
     return type_name(type(next(set.__iter__(value)) if base is set else base.__getitem__(value, -1)))
 
 
 def _kind_of(value: Tensor) -> str:
-    """Return type, shape and maker of a tensor as text."""
+    """Return the type, shape and producing operation of a tensor as text."""
     node, gradient = grad_fn(value), gradient_of(value)
     made_by = "leaf" if node is None else type_name(type(node))
-    # `backward(create_graph=True)` leaves such a pair, alive by each other in C++, unseen by `gc.collect`.
+    # `backward(create_graph=True)` leaves such a pair: a cycle through C++ that `gc.collect` cannot see.
     is_cycle = gradient is not None and grad_fn(gradient) is not None
     cycle = ", whose grad has grad_fn: a create_graph cycle" if is_cycle else ""
     return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
 
 
 def _frames() -> list[types.FrameType]:
-    """Return what all threads are in, of each the innermost function first; without our own and pytest's."""
+    """Return the frames of all threads, innermost first, without frames of heapwatch and of test runners."""
     found = []
     for frame in sys._current_frames().values():
         while frame is not None:
@@ -422,12 +440,13 @@ def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any
 
 
 def is_library(file: str) -> bool:
-    """Return whether a file is part of Python or installed, also into another environment's folder."""
+    """Return whether a file is part of Python or installed, also in another environment."""
     return file.startswith(LIBRARIES) or any(folder in file for folder in _INSTALLED)
 
 
 def _is_library(namespace: dict[str, Any]) -> bool:
-    """Return whether a module is not the user's own: installed, or part of Python."""
+    """Return whether a module is installed or part of Python."""
     file = namespace.get("__file__")
     is_installed = type(file) is not str or is_library(file)
-    return is_installed and namespace.get("__name__") != "__main__"  # which has no file in a notebook
+    # In a notebook, `__main__` has no file.
+    return is_installed and namespace.get("__name__") != "__main__"

@@ -1,7 +1,7 @@
-"""List what one Python object holds, without running code of the object: the step that every walk repeats.
+"""List the objects that a Python object references, without running code of the object.
 
-Only descriptors and iterators written in C are called: no property, no `__getattr__`, and no other special
-method of a foreign type.
+Every walk repeats this step. It calls only descriptors and iterators written in C: no property, no
+`__getattr__`, and no other special method of a foreign type.
 """
 
 import _io
@@ -27,29 +27,33 @@ import torch
 from torch import Tensor, nn
 
 Child = tuple[str, Any, float]
-"""Step of the path (`.deter`, `[3]`, `['key']`), what is there, and for how many such children it stands."""
+"""Step of the path (`.deter`, `[3]`, `['key']`), the object, and the number of objects it represents."""
 
-SCAN = 65_536  # elements of a container that are looked at; evenly spaced when there are more
-SAMPLE = 1_024  # objects of a container that are walked; evenly spaced when there are more
+# Number of elements of a container that are examined, evenly spaced if there are more.
+SCAN = 65_536
+# Number of objects of a container that are walked, evenly spaced if there are more.
+SAMPLE = 1_024
 
 _PRIMITIVES = (
     *(int, float, complex, bool, str, bytes, bytearray, range, slice),
     *(type(None), type(Ellipsis), type(NotImplemented), torch.dtype, torch.device, torch.Size),
 )
 PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
-"""Ids of the types that hold nothing. Ids, because a metaclass may define how types are hashed."""
+"""Ids of the types without references. Ids, because a metaclass may define how types are hashed."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
 _LONGEST_KEY_TEXT = 80
 _LONGEST_KEY_BITS = 128
-_DICTS_OF_A_FUNCTION = 3  # globals, builtins, and its attributes if it has any
-_REFERENCES_OF_OURS = 3  # of the frame, of our variable, of the argument of getrefcount
+# Globals, builtins, and the attributes of the function if it has any.
+_DICTS_OF_A_FUNCTION = 3
+# The frame, the variable here, and the argument of getrefcount.
+_REFERENCES_OF_OURS = 3
 _TENSOR: Any = torch._C.TensorBase
 
 
 def type_attribute(kind: type, name: str) -> Any:
-    """Return an attribute of a type as C has it, whatever its metaclass says."""
+    """Return the C attribute of a type, independent of its metaclass."""
     return type.__dict__[name].__get__(kind)
 
 
@@ -59,12 +63,12 @@ def type_name(kind: type) -> str:
 
 
 def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tuple[Any, Any, float]]:
-    """Yield (key, value, weight) of what is worth walking in a container of `length` pairs.
+    """Yield (key, value, weight) of the objects to walk in a container of `length` pairs.
 
-    The weight is the number of objects that each stands for; the last is always among them.
+    The weight is the number of objects that each one represents. The last object is always included.
     """
     stride = max(1, -(-length // SCAN))
-    # A list at once: another thread may change the container between two steps of a loop.
+    # The list is built immediately, because another thread may change the container during the loop.
     looked_at = list(islice(pairs, (length - 1) % stride if length else 0, None, stride))
     weight = length / len(looked_at) if stride > 1 else 1.0
     kept = [pair for pair in looked_at if id(type(pair[1])) not in PRIMITIVE_IDS]
@@ -76,7 +80,7 @@ def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tup
 
 
 def items(o: Any) -> Iterator[Child]:
-    """Yield the values of a dict, and those of its keys that are objects."""
+    """Yield the values of a dict, and those keys that are objects."""
     length = dict.__len__(o)
     pairs = zip(enumerate(dict.keys(o)), dict.values(o), strict=True)
     for (position, key), value, weight in sample_evenly(pairs, length):
@@ -87,11 +91,11 @@ def items(o: Any) -> Iterator[Child]:
 
 
 def sequence(kind: Any, o: Any) -> Iterator[Child]:
-    """Yield the elements of a list or a tuple, whichever `kind` is."""
+    """Yield the elements of a list or a tuple, depending on `kind`."""
     length = kind.__len__(o)
     stride = max(1, -(-length // SCAN))
     start = (length - 1) % stride if length else 0
-    # A slice: stepping over a million elements costs more than all the rest.
+    # A slice is fast. Iterating over a million elements would dominate the cost.
     part = kind.__getitem__(o, slice(start, None, stride))
     scale = length / len(part) if part else 1.0
     for i, value, weight in sample_evenly(enumerate(part), len(part)):
@@ -104,7 +108,7 @@ def queue(o: Any) -> Iterator[Child]:
 
 
 def object_array(o: Any) -> Iterator[Child]:
-    """Yield the elements of an array of objects; numbers hold nothing."""
+    """Yield the elements of an object array. Numeric arrays have no references."""
     if np.ndarray.dtype.__get__(o).kind == "O":
         yield from _elements(np.ndarray.flat.__get__(o), np.ndarray.size.__get__(o))
 
@@ -115,38 +119,40 @@ def _elements(values: Iterable[Any], length: int, place: str = "[{}]") -> Iterat
 
 
 def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
-    """Yield gradient and hooks of a tensor, and what somebody has attached to it."""
+    """Yield the gradient, the hooks and custom attributes of a tensor."""
     hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
     with torch._C.DisableTorchFunction():
         found = [("grad", gradient_of(o)), *((name, getattr(_TENSOR, name).__get__(o)) for name in hooks)]
     yield from ((f".{name}", value, 1.0) for name, value in found if value is not None)
-    if any(type(held) is dict for held in gc.get_referents(o)):  # else it has none, and asking would make one
+    # Without a dict the tensor has no attributes, and reading `__dict__` would create one.
+    if any(type(held) is dict for held in gc.get_referents(o)):
         yield from _own_attributes(dictionary, o)
 
 
 def gradient_of(o: Any) -> torch.Tensor | None:
-    """Return the gradient of a tensor that is a leaf or retains it; asking any other for one warns."""
+    """Return the gradient of a tensor that is a leaf or retains it. Reading any other gradient warns."""
     with torch._C.DisableTorchFunction():
         try:
             has_gradient = _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
-        except RuntimeError:  # a view whose base was changed in place (see `grad_fn`)
+        except RuntimeError:
+            # The tensor is a view whose base was changed in place (see `grad_fn`).
             return None
         return _TENSOR.grad.__get__(o) if has_gradient else None
 
 
 def function(o: Any) -> Iterator[Child]:
-    """Yield closure, defaults and attributes of a function; its globals belong to a module."""
+    """Yield the closure, defaults and attributes of a function. Its globals belong to a module."""
     for name, cell in zip(o.__code__.co_freevars, o.__closure__ or (), strict=True):
         yield from ((f".<closure {name}>", value, 1.0) for value in gc.get_referents(cell))
     for name, value in (*enumerate(o.__defaults__ or ()), *(o.__kwdefaults__ or {}).items()):
         yield f".<default {name}>", value, 1.0
-    # Asking a function for its attributes makes a dictionary, which stays.
+    # Reading the attributes of a function would create a permanent dictionary.
     if sum(type(held) is dict for held in gc.get_referents(o)) >= _DICTS_OF_A_FUNCTION:
         yield from _own_attributes(types.FunctionType.__dict__["__dict__"], o)
 
 
 def fields(owner: type, names: tuple[str, ...], o: Any) -> Iterator[Child]:
-    """Yield members that the C type `owner` defines."""
+    """Yield members defined by the C type `owner`."""
     for name in names:
         yield f".{name}", owner.__dict__[name].__get__(o), 1.0
 
@@ -165,48 +171,50 @@ def traceback(o: Any) -> Iterator[Child]:
 
 
 def exception(o: Any) -> Iterator[Child]:
-    """Yield the arguments and causes of an exception, and the variables of the frames it came through."""
+    """Yield the arguments and causes of an exception, and the local variables of its traceback."""
     yield from fields(BaseException, ("args", "__cause__", "__context__"), o)
     yield from traceback(BaseException.__dict__["__traceback__"].__get__(o))
 
 
 def lru_cache(o: Any) -> Iterator[Child]:
-    """Yield the results that a `functools.lru_cache` keeps, and its function."""
+    """Yield the cached results of a `functools.lru_cache`, and its function."""
     held = gc.get_referents(o)
     return _elements(held, len(held), ".<cache>[{}]")
 
 
 def slot_values(slots: list[tuple[str, Any]], o: Any) -> Iterator[Child]:
-    """Yield the values of `__slots__`, given by name and descriptor."""
+    """Yield the values of `__slots__` from (name, descriptor) pairs."""
     for name, descriptor in slots:
         try:
             yield f".{name}", descriptor.__get__(o), 1.0
-        except AttributeError:  # never set
+        except AttributeError:
+            # The slot was never set.
             continue
 
 
 def attributes(dictionary: Any, o: Any) -> Iterator[Child]:
-    """Yield the attributes of an instance, its `__dict__` read by the descriptor `dictionary`.
+    """Yield the attributes of an instance. The descriptor `dictionary` reads its `__dict__`.
 
-    Reading `__dict__` makes a dictionary, which stays, where there is none yet: the collector is asked first.
+    Reading a missing `__dict__` would create a permanent one, so the garbage collector is asked first.
     """
     if any(id(type(held)) not in PRIMITIVE_IDS for held in gc.get_referents(o) if held is not type(o)):
         yield from _own_attributes(dictionary, o)
 
 
 def module_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
-    """Yield parameters, buffers and submodules under the names they are used by, then everything else."""
+    """Yield parameters, buffers and submodules under their attribute names, then all other attributes."""
     others = []
     for step, value, weight in _own_attributes(dictionary, o):
         if step[1:] in _MODULE_REGISTRIES and issubclass(type(value), dict):
             yield from ((f".{k}", v, 1.0) for k, v in list(dict.items(value)) if type(k) is str)
-        elif id(type(value)) not in _HOOK_REGISTRY_IDS or value:  # most registries of hooks are empty
+        elif id(type(value)) not in _HOOK_REGISTRY_IDS or value:
+            # Most registries of hooks are empty.
             others.append((step, value, weight))
     yield from others
 
 
 def referents(o: Any) -> Iterator[Child]:
-    """Yield what the garbage collector sees in an object of C, such as a set, a queue or an iterator."""
+    """Yield the objects that the garbage collector sees in a C object, e.g. a set, a queue or an iterator."""
     held = gc.get_referents(o)
     for i, value, weight in sample_evenly(enumerate(held), len(held)):
         if not issubclass(type(value), (type, types.ModuleType)):
@@ -214,13 +222,14 @@ def referents(o: Any) -> Iterator[Child]:
 
 
 def frame_locals(frame: types.FrameType) -> list[tuple[str, Any]]:
-    """Return names and values of a function's local variables; [] for a frame of a module or a class body.
+    """Return the local variables of a function, or [] for a frame of a module or a class body.
 
-    Up to Python 3.12 `f_locals` is a dictionary that stays in the frame and keeps the variables alive. It is
-    emptied again, unless somebody holds it (`locals()`).
+    Up to Python 3.12, `f_locals` is a dictionary that stays in the frame and keeps the variables alive. It is
+    cleared again unless it has other references (`locals()`).
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return []  # `f_locals` is then the namespace itself
+        # For these frames, `f_locals` is the namespace itself.
+        return []
     variables = frame.f_locals
     pairs = list(variables.items())
     if sys.version_info < (3, 13) and sys.getrefcount(variables) == _REFERENCES_OF_OURS:
@@ -230,19 +239,20 @@ def frame_locals(frame: types.FrameType) -> list[tuple[str, Any]]:
 
 def _own_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
     own = dictionary.__get__(o)
-    if not issubclass(type(own), dict):  # a type of C may have anything there, or nothing yet
+    # A C type may return any object, or have no dictionary yet.
+    if not issubclass(type(own), dict):
         return
     for name, value, weight in sample_evenly(dict.items(own), dict.__len__(own)):
         yield f".{name}" if type(name) is str else f".<{type_name(type(name))}>", value, weight
 
 
 def _is_plain(key: object) -> bool:
-    """Return whether a key is a number, a text, or a tuple of such."""
+    """Return whether a key is a number, a text, or a tuple of numbers and texts."""
     return id(type(key)) in PRIMITIVE_IDS or (type(key) is tuple and all(map(_is_plain, key)))
 
 
 def _key_text(key: Any, position: int) -> str:
-    """Return a key as it is written; type and position of one whose `repr` is not ours to call."""
+    """Return the text of a key, or its type and position if its `repr` would be foreign code."""
     if not _is_plain(key) or (type(key) is int and key.bit_length() > _LONGEST_KEY_BITS):
         return f"<{type_name(type(key))} {position}>"
     text = repr(key)
@@ -251,12 +261,13 @@ def _key_text(key: Any, position: int) -> str:
 
 Reader = Callable[[Any], Iterable[Child]]
 
+# These types are not entered: there are many objects, and they do not grow.
 _CLOSED = (
     *(type, types.ModuleType, types.CodeType, types.GenericAlias, types.UnionType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
     *(types.ClassMethodDescriptorType, types.WrapperDescriptorType),
     *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
-)  # not entered: there are many, and they hold nothing that grows
+)
 _LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
 _LIBRARY_MODULES = tuple(
     "torch._ torch.fx. torch.cuda. numpy. importlib. _frozen_importlib. _thread.".split()
@@ -271,7 +282,7 @@ _LANGUAGE: dict[type, Reader] = {
     np.ndarray: object_array,
     types.FunctionType: function,
     types.MethodType: functools.partial(fields, types.MethodType, ("__self__", "__func__")),
-    # `store.append`, kept as a callback, holds the store
+    # A stored callback such as `store.append` references the store.
     types.BuiltinFunctionType: functools.partial(fields, types.BuiltinFunctionType, ("__self__",)),
     functools.partial: functools.partial(fields, functools.partial, ("func", "args", "keywords")),
     types.GeneratorType: functools.partial(fields, types.GeneratorType, ("gi_frame",)),
@@ -287,7 +298,7 @@ _CDATA: Any = ctypes.Array.__mro__[1]
 
 
 class Role(Enum):
-    """What a walk takes an object for: a leaf is a tensor or an array, a node one of an autograd graph."""
+    """Role of an object in a walk: a leaf is a tensor or an array, a node belongs to an autograd graph."""
 
     plain = "plain"
     leaf = "leaf"
@@ -299,24 +310,24 @@ class Kind:
     """How to read the objects of a type."""
 
     type: type
-    """The type itself: its id must not be given to another one."""
+    """The type itself. The reference prevents reuse of its id."""
     role: Role
     readers: tuple[Reader, ...]
     dictionary: Any | None
-    """The descriptor that reads `__dict__`, None where there is none, or where asking would make one."""
+    """The descriptor that reads `__dict__`, or `None` if it is missing or reading it would create a dict."""
     size: Callable[[Any], int]
-    """Reads the bytes of an object by C code alone."""
+    """Reads the size of an object in bytes, using only C code."""
 
 
 class Children:
-    """Lists what objects hold; of PyTorch, NumPy, loggers and files only if it `enters_libraries`."""
+    """Lists referenced objects. Enters PyTorch, NumPy, loggers and files only if `enters_libraries`."""
 
     def __init__(self, enters_libraries: bool = False) -> None:
         self._enters_libraries = enters_libraries
         self._by_type: dict[int, Kind] = {}
 
     def __call__(self, value: Any) -> list[Child]:
-        """Return what an object holds."""
+        """Return the objects that an object references."""
         return [child for read in self.kind_of(value).readers for child in read(value)]
 
     def kind_of(self, value: Any) -> Kind:
@@ -333,13 +344,13 @@ class Children:
 
 
 def dictionary_getter(kind: type) -> Any | None:
-    """Return the descriptor that reads `__dict__`, None without one; a property of that name hides none."""
+    """Return the descriptor that reads `__dict__`, or `None`. A property called `__dict__` is ignored."""
     kinds = types.GetSetDescriptorType, types.MemberDescriptorType
     return next((each for each in _definitions(kind, "__dict__") if issubclass(type(each), kinds)), None)
 
 
 def _definitions(kind: type, name: str) -> Iterator[Any]:
-    """Yield what the classes of a type define under a name, the first in their order first."""
+    """Yield the definitions of a name in the classes of a type, in resolution order."""
     for base in type_attribute(kind, "__mro__"):
         if name in type_attribute(base, "__dict__"):
             yield type_attribute(base, "__dict__")[name]
@@ -354,7 +365,7 @@ def _role(kind: type) -> Role:
 
 
 def _is_of_a_library(kind: type, role: Role) -> bool:
-    """Return whether a type belongs to the insides of PyTorch, NumPy or the interpreter; modules do not."""
+    """Return whether a type is internal to PyTorch, NumPy or the interpreter. `nn.Module` types are not."""
     if issubclass(kind, nn.Module):
         return False
     name = type_attribute(kind, "__module__")
@@ -363,7 +374,7 @@ def _is_of_a_library(kind: type, role: Role) -> bool:
 
 
 def _readers(kind: type) -> Iterator[Reader]:
-    """Yield how to read a type."""
+    """Yield the readers of a type."""
     dictionary = dictionary_getter(kind)
     if issubclass(kind, Tensor):
         yield functools.partial(tensor, dictionary)
@@ -382,7 +393,7 @@ def _readers(kind: type) -> Iterator[Reader]:
 
 
 def _slots(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield name and descriptor of the `__slots__` of one class; members of a C class are none."""
+    """Yield the name and descriptor of each slot of a class. Members of C classes are not slots."""
     if type_attribute(kind, "__flags__") & _HEAP_TYPE:
         for name, value in type_attribute(kind, "__dict__").items():
             if type(value) is types.MemberDescriptorType:
@@ -394,7 +405,7 @@ def _size_reader(kind: type) -> Callable[[Any], int]:
         return ctypes.sizeof
     if kind is mmap.mmap:
         return lambda value: 0 if value.closed else len(value)
-    # Written in Python it would be code of the user's.
+    # A `__sizeof__` written in Python is user code, so it is skipped.
     found = _definitions(kind, "__sizeof__")
     readers = (each for each in found if type(each) is types.MethodDescriptorType)
     return next(readers, object.__sizeof__)

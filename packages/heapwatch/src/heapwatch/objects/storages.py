@@ -1,6 +1,6 @@
 """Find the memory that a tensor or an array keeps alive: its storage, by device and address.
 
-Nothing is copied, no device is waited for, and no code of a subclass runs.
+The functions copy no data, synchronize with no device and run no code of a subclass.
 """
 
 import array
@@ -13,18 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-StorageKey = tuple[str, int]  # device ("cpu", "cuda:0") and address of the first byte
+# Device ("cpu", "cuda:0") and address of the first byte.
+StorageKey = tuple[str, int]
 
-_TENSOR: Any = torch._C.TensorBase  # the methods of the base: a subclass may replace its own
+# The base class provides the methods, because a subclass may override its own.
+_TENSOR: Any = torch._C.TensorBase
 _STORAGE = torch.UntypedStorage
-# Types whose buffer C exports. Others may define `__buffer__` in Python (3.12), and that is user code.
+# Types whose buffer is exported by C code. Other types may define `__buffer__` in Python (3.12), as user
+# code.
 _BUFFERS = (bytes, bytearray, mmap.mmap, array.array)
 _NO_MEMORY = ("meta", "lazy", "xla")
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One piece of memory, whole, however little of it is looked at."""
+    """A whole storage, regardless of how little of it is visible."""
 
     key: StorageKey
     nbytes: int
@@ -32,15 +35,15 @@ class Storage:
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is a tensor; unlike `isinstance`, does not ask a proxy for its `__class__`."""
+    """Return whether a value is a tensor. Unlike `isinstance`, it does not read a proxy's `__class__`."""
     return issubclass(type(value), Tensor)
 
 
 def storage_of(value: Tensor | np.ndarray) -> Storage | None:
-    """Return the storage that a tensor or an array keeps alive; None for meta, fake, empty and sparse values.
+    """Return the storage of a tensor or an array, or `None` for meta, fake, empty and sparse values.
 
-    All views of one memory have one key, tensors as arrays, but for `torch.from_numpy` of a *slice*: it
-    begins where the slice does, since PyTorch knows no more than that.
+    All views of one memory have the same key, tensors and arrays alike. The exception is `torch.from_numpy`
+    of a slice: its storage starts at the slice, because PyTorch has no information about the base.
 
     Cost: about 2 us.
     """
@@ -60,21 +63,22 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
         try:
             storage = _TENSOR.untyped_storage(tensor)
             nbytes, device = _STORAGE.nbytes(storage), storage.device
-            # A fake tensor's storage is on "meta", and asking for its address would warn.
+            # A fake tensor's storage is on "meta", and reading its address would cause a warning.
             address = 0 if device.type in _NO_MEMORY else _STORAGE.data_ptr(storage)
-        except (RuntimeError, NotImplementedError):  # sparse, functional and opaque tensors have no storage
+        except (RuntimeError, NotImplementedError):
+            # Sparse, functional and opaque tensors have no storage.
             return None
     return Storage((str(device), address), nbytes, str(device)) if address and nbytes else None
 
 
 def shape_of(value: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor, whatever its subclass says."""
+    """Return the shape of a tensor, independent of overrides in a subclass."""
     with torch._C.DisableTorchFunction():
         return tuple(_TENSOR.shape.__get__(value))
 
 
 def logical_bytes(value: Tensor | np.ndarray) -> int:
-    """Return the bytes of the elements that a tensor or an array shows, however large its storage is."""
+    """Return the bytes of the elements of a tensor or an array, regardless of the size of its storage."""
     if is_tensor(value):
         with torch._C.DisableTorchFunction():
             return _TENSOR.numel(value) * _TENSOR.element_size(value)
@@ -82,11 +86,13 @@ def logical_bytes(value: Tensor | np.ndarray) -> int:
 
 
 def _buffer_extent(owner: object) -> tuple[int, int] | None:
-    """Return address and size of the whole buffer behind an array, None for an owner of unknown type."""
-    if any(type(owner) is buffer for buffer in _BUFFERS):  # not `in`: a metaclass may define equality
+    """Return the address and size of the whole buffer behind an array, or `None` for an unknown owner."""
+    # The `in` operator could call an equality defined by a metaclass.
+    if any(type(owner) is buffer for buffer in _BUFFERS):
         try:
             return _array_extent(np.frombuffer(owner, np.uint8))  # type: ignore[arg-type]
-        except ValueError:  # empty, or a closed map
+        except ValueError:
+            # The buffer is empty, or the map is closed.
             return None
     if issubclass(type(owner), ctypes.Array):
         return ctypes.addressof(owner), ctypes.sizeof(owner)  # type: ignore[arg-type]
@@ -98,5 +104,5 @@ def _array_extent(value: Any) -> tuple[int, int]:
 
 
 def _array_attribute(value: Any, name: str) -> Any:
-    """Return an attribute of the plain array, whatever a subclass calls by the same name."""
+    """Return an attribute of the base array, independent of overrides in a subclass."""
     return getattr(np.ndarray, name).__get__(value)

@@ -1,1 +1,1 @@
-"""CUDA memory snapshots: read without trust, summed, compared and judged."""
+"""Read, summarize, compare and judge CUDA memory snapshots from untrusted files."""

@@ -1,4 +1,4 @@
-"""`heapwatch-snapshots`: show what grows in CUDA memory snapshots, and which lines allocated it."""
+"""`heapwatch-snapshots`: show the growth in CUDA memory snapshots, and the lines that allocated it."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ _MAX_DIGITS = 18
 
 
 class Column(NamedTuple):
-    """One column of a table: its key in the JSON, and how the table shows it."""
+    """One column of a table: its key in the JSON, and its format."""
 
     key: str
     heading: str
@@ -61,7 +61,7 @@ _SITE_KEYS = "change bytes_more bytes_before bytes_after blocks_before blocks_af
 
 @exit_on_usage_error()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyse what the command line names; return 1 for growth, else 0; exit with 2 after bad input."""
+    """Analyze the given snapshots. Return 1 for growth, else 0, and exit with 2 on bad input."""
     flags = _parser().parse_args(arguments)
     files = series.find_snapshots(flags.snapshots_dir)
     compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]
@@ -93,31 +93,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = FlagParser(
         prog="heapwatch-snapshots",
-        description="Show what grows in a series of CUDA memory snapshots, and which lines allocated it.",
-        epilog="Exit code: 1 for growth, 2 for bad input, else 0. Nothing in a snapshot is run.",
+        description="Show the growth in a series of CUDA memory snapshots, and the lines that allocated it.",
+        epilog="Exit code: 1 for growth, 2 for bad input, else 0. Code in a snapshot is never run.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--snapshots-dir", type=Path, required=True, metavar="D", help="holds snapshot_step_<N>.pickle")
+    add("--snapshots-dir", type=Path, required=True, metavar="D", help="folder of snapshot_step_<N>.pickle")
     add("--events-dir", type=Path, metavar="E", help="TensorBoard events of the same run")
-    add("--out-dir", type=Path, metavar="O", help=f"gets {JSON_FILE}")
+    add("--out-dir", type=Path, metavar="O", help=f"folder for {JSON_FILE}")
     add("--compare", nargs=2, metavar=("A", "B"), help="two snapshots: files, names in D, or steps")
-    add("--format", choices=("table", "json"), default="table", help="what is printed")
+    add("--format", choices=("table", "json"), default="table", help="output format")
     return parser
 
 
 def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
-    """Return the file that an argument of --compare means: a path, a name in the folder, or a step."""
+    """Return the file that an argument of --compare refers to: a path, a name in the folder, or a step."""
     is_step = name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
     for path in (Path(name), folder / name, files.get(int(name)) if is_step else None):
-        if path is not None and os.path.isfile(path):  # of a name that is too long pathlib would raise
+        # pathlib would raise for a name that is too long.
+        if path is not None and os.path.isfile(path):
             return path
-    what = f"is no file, no file in {folder}, and no step of a snapshot there"
+    what = f"is not a file, a file in {folder}, or a step of a snapshot there"
     raise UsageError(f"--compare {printable(name)} {what}.")
 
 
 def _document(growth: series.Growth) -> dict[str, Any]:
-    """Return what was found as JSON: numbers whole and in bytes. The tables show the same rows."""
+    """Return the results as JSON, with exact numbers in bytes. The tables show the same rows."""
     keys = [column.key for column in COLUMNS]
     return {
         "verdict": growth.verdict.value,
@@ -135,7 +136,7 @@ def _document(growth: series.Growth) -> dict[str, Any]:
 
 
 def _shown_test(test: TrendTest) -> dict[str, Any]:
-    """Return a test; JSON has no NaN, so what too few samples leave open is null."""
+    """Return a test as JSON values. Numbers that need more samples are null, because JSON has no NaN."""
     numbers = {
         "slope_bytes_per_sample": test.slope_bytes_per_sample,
         "slope_interval_bytes_per_sample": test.interval,
@@ -146,7 +147,7 @@ def _shown_test(test: TrendTest) -> dict[str, Any]:
 
 
 def _shown_sites(name: str, changes: Sequence[series.SiteChange]) -> dict[str, Any]:
-    """Return the call-sites to show under a name, and their number in all."""
+    """Return the call-sites to show, under a name, and their total number."""
     shown = [
         {key: getattr(change, key) for key in _SITE_KEYS.split()}
         | {"call_site": series.site_label(change.stack), "stack": series.frame_lines(change.stack)}
@@ -156,13 +157,13 @@ def _shown_sites(name: str, changes: Sequence[series.SiteChange]) -> dict[str, A
 
 
 def top_sites(changes: Sequence[series.SiteChange]) -> list[series.SiteChange]:
-    """Return the call-sites to show: those that changed most either way, what grew most first."""
+    """Return the call-sites that changed most in either direction, largest growth first."""
     largest = sorted(changes, key=lambda change: abs(change.bytes_more), reverse=True)[:TOP_SITES]
     return sorted(largest, key=lambda change: change.bytes_more, reverse=True)
 
 
 def _sentence(growth: series.Growth) -> str:
-    """Return the verdict and what it rests on, in one or two sentences."""
+    """Return the verdict and its evidence in one or two sentences."""
     first, last, count = growth.summaries[0], growth.summaries[-1], len(growth.summaries)
     if count == 1:
         return f"{growth.verdict.value}: one snapshot, of step {last.step:,}; a verdict needs {MIN_SAMPLES}."
@@ -182,7 +183,7 @@ def _sentence(growth: series.Growth) -> str:
 
 
 def _print(document: Mapping[str, Any]) -> None:
-    """Print the tables, then the verdict, where the eye ends."""
+    """Print the tables, and the verdict last."""
     _print_table(COLUMNS, document["snapshots"])
     first, last = (document["snapshots"][place]["step"] for place in (0, -1))
     if first != last:
@@ -213,7 +214,7 @@ def _print_sites(title: str, columns: Sequence[Column], found: Mapping[str, Any]
 
 
 def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print aligned columns: numbers to the right, call-sites, which come last, to the left."""
+    """Print aligned columns: numbers to the right, and call-sites, in the last column, to the left."""
     lines = [[column.heading for column in columns]]
     lines += [[printable(column.text(row[column.key]), None) for column in columns] for row in rows]
     print(*aligned(lines, [_SITE.heading]), sep="\n")

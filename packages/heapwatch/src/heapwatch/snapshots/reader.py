@@ -1,7 +1,7 @@
-"""Read CUDA memory snapshots without trust, and sum up each one in a few numbers.
+"""Read CUDA memory snapshots from untrusted files, and summarize each in a few numbers.
 
-A pickle is a program; an unpickler that refuses every name has nothing to call, and snapshots need none.
-A file made for it can still waste time, or crash the analyser by tuples nested deeper than Python can hash.
+A pickle is a program. Snapshots are plain data, so the unpickler rejects every name and can call no code. A
+malicious file can still waste time, or crash the analyzer with tuples nested too deeply for Python to hash.
 """
 
 import errno
@@ -24,11 +24,14 @@ from ..errors import UsageError
 from ..texts import printable
 
 MAX_FILE_BYTES = 128 * 2**20
-MAX_MEMORY_BYTES = 4 * 2**30  # a few bytes can ask for many GB, as the number of a memo slot does
-MAX_BLOCKS = 5_000_000  # a file can hold one list of blocks and refer to it from many segments
+# A few bytes can request many GB, such as the number of a memo slot.
+MAX_MEMORY_BYTES = 4 * 2**30
+# A file can reference one list of blocks from many segments.
+MAX_BLOCKS = 5_000_000
 
 _DEFAULT_POOL = (0, 0)
-_PENDING_FREE = ("active_pending_free", "active_awaiting_free")  # as C++ writes it; as the documentation says
+# The first name is the one in the C++ code, the second is in the documentation.
+_PENDING_FREE = ("active_pending_free", "active_awaiting_free")
 _STATES = ("active_allocated", *_PENDING_FREE, "inactive")
 _MAX_FRAMES = 512
 _MAX_TEXT = 400
@@ -36,35 +39,37 @@ _MAX_LINE = 2**31
 
 
 class Frame(NamedTuple):
-    """One line of a stack."""
+    """One line of a stack trace."""
 
     filename: str
     line: int
     name: str
 
 
-Stack = tuple[Frame, ...]  # where memory was allocated, innermost first; empty where no stack was recorded
-SiteSizes = Mapping[Stack, Mapping[int, int]]  # of each stack, how many active blocks of each size in bytes
+# The location of an allocation, innermost frame first, or empty if no stack was recorded.
+Stack = tuple[Frame, ...]
+# Maps each stack to the number of active blocks by size in bytes.
+SiteSizes = Mapping[Stack, Mapping[int, int]]
 
 
 @dataclass(slots=True)
 class Summary:
-    """What PyTorch holds on all CUDA devices at one step; a tensor or a stream uses active blocks."""
+    """PyTorch's memory on all CUDA devices at one step. Active blocks are in use by a tensor or a stream."""
 
     step: int
     small_active_bytes: int = 0
     """Active bytes in the pool of requests up to 1 MiB."""
     large_active_bytes: int = 0
     pending_free_bytes: int = 0
-    """Active, but freed by Python: some stream has not passed the free yet."""
+    """Active bytes that Python has freed, but that a stream may still use."""
     inactive_split_bytes: int = 0
-    """Free parts of segments in use, which the allocator cannot give back to the driver: fragmentation."""
+    """Free parts of segments in use, which the allocator cannot return to the driver: fragmentation."""
     rounding_bytes: int = 0
-    """Bytes of active blocks beyond the request."""
+    """Bytes of active blocks beyond the requested size."""
     reserved_bytes: int = 0
-    """Taken from the driver, active or cached."""
+    """Memory obtained from the driver, active or cached."""
     private_bytes: int = 0
-    """Reserved by CUDA graphs and MemPools."""
+    """Memory reserved by CUDA graphs and MemPools."""
     active_blocks: int = 0
     sites: SiteSizes = field(default_factory=dict)
 
@@ -75,43 +80,43 @@ class Summary:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes that tensors hold: `torch.cuda.memory_allocated()`."""
+        """Bytes of live tensors: `torch.cuda.memory_allocated()`."""
         return self.active_bytes - self.pending_free_bytes
 
     @property
     def mean_block_bytes(self) -> float:
-        """Mean size of an active block; 0 if there is none."""
+        """Mean size of an active block, or 0 without active blocks."""
         return self.active_bytes / self.active_blocks if self.active_blocks else 0.0
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Builds plain data only: it knows no class, no function and no object outside the file."""
+    """Builds only plain data: no classes, functions or objects from outside the file."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        """Refuse to import anything."""
-        raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, and a snapshot is plain data")
+        """Reject all imports."""
+        raise pickle.UnpicklingError(f"it contains {module_name}.{global_name}, but a snapshot is plain data")
 
     def persistent_load(self, pid: object, /) -> NoReturn:
-        """Refuse a reference to something outside the file."""
-        raise pickle.UnpicklingError("it refers to an object outside itself, and a snapshot is plain data")
+        """Reject references to objects outside the file."""
+        raise pickle.UnpicklingError("it refers to an object outside itself, but a snapshot is plain data")
 
 
 def read_summary(path: Path, step: int) -> Summary:
-    """Read a snapshot file and sum it up.
+    """Read a snapshot file and summarize it.
 
-    Cost: 0.5 s and 50 MB for each 100,000 blocks, of which the summary keeps none.
+    Cost: 0.5 s and 50 MB per 100,000 blocks. The memory is freed afterwards.
 
     Raises:
-        UsageError: As `load` and `summarize` do.
+        UsageError: As in `load` and `summarize`.
     """
     return summarize(load(path), path, step)
 
 
 def load(path: Path) -> object:
-    """Return the plain data of a file of `torch.cuda.memory._dump_snapshot`; parts may contain themselves.
+    """Return the plain data of a `torch.cuda.memory._dump_snapshot` file. Objects may contain themselves.
 
     Raises:
-        UsageError: If the file cannot be read, is over a limit, is damaged, or is anything but plain data.
+        UsageError: If the file cannot be read, exceeds a limit, is damaged, or is not plain data.
     """
     try:
         data = _read_regular(path)
@@ -122,17 +127,18 @@ def load(path: Path) -> object:
         with _bounded():
             return PlainUnpickler(io.BytesIO(data)).load()
     except MemoryError as error:
-        raise UsageError(f"{path} takes more than {MAX_MEMORY_BYTES:,} bytes of memory to read.") from error
-    except Exception as error:  # a damaged pickle may raise nearly any
+        raise UsageError(f"{path} needs more than {MAX_MEMORY_BYTES:,} bytes of memory to read.") from error
+    except Exception as error:
+        # A damaged pickle may raise almost any exception.
         reason = printable(str(error)).rstrip(".") or type(error).__name__
-        what = f"{path} is damaged or no snapshot: {reason}."
+        what = f"{path} is damaged or not a snapshot: {reason}."
         raise UsageError(f"{what} Remove it, or save it again.") from error
 
 
 def _read_regular(path: Path) -> bytes:
     """Return the bytes of a regular file of at most `MAX_FILE_BYTES`, without following links.
 
-    The `strerror` of an `OSError` says what is wrong with it.
+    The `strerror` of an `OSError` contains the reason.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -152,16 +158,17 @@ def _read_regular(path: Path) -> bytes:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """Let the process map at most `MAX_MEMORY_BYTES` more, where the system can bound it.
+    """Limit the additional memory that the process may map to `MAX_MEMORY_BYTES`, if the system supports it.
 
-    The cycle collector pauses: among objects that all stay, it would double the time.
+    The cycle collector is paused: it would double the time, and no object dies here.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limits = [psutil.Process().memory_info().vms + MAX_MEMORY_BYTES, soft, hard]
     was_on = gc.isenabled()
     gc.disable()
     try:
-        with suppress(OSError, ValueError):  # macOS may refuse
+        # macOS may reject the limit.
+        with suppress(OSError, ValueError):
             bound = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
             resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
         yield
@@ -172,14 +179,15 @@ def _bounded() -> Iterator[None]:
 
 
 def summarize(data: object, path: Path, step: int) -> Summary:
-    """Return the numbers of a snapshot that `load` read from `path`, over all its devices.
+    """Return the statistics of a snapshot that `load` read from `path`, over all its devices.
 
-    Fields are found by name, whatever version of PyTorch wrote them, and unknown ones are skipped.
+    Fields are found by name, independent of the PyTorch version, and unknown fields are ignored.
 
     Raises:
-        UsageError: If something that PyTorch always writes is missing or of another type.
+        UsageError: If a field that PyTorch always writes is missing or has another type.
     """
-    # Stacks are told apart by their frames' identity, which a file stores once: texts would take longer.
+    # Stacks are identified by the ids of their frames, which a file stores once. Comparing texts would be
+    # slow.
     stacks: _Stacks = {}
     summary, num_blocks, place = Summary(step), 0, "it"
     try:
@@ -188,19 +196,20 @@ def summarize(data: object, path: Path, step: int) -> Summary:
             segment = _dict(raw)
             num_blocks += len(_list(segment, "blocks"))
             if num_blocks > MAX_BLOCKS:
-                raise UsageError(f"{path} holds more than {MAX_BLOCKS:,} blocks, the most that are read.")
+                raise UsageError(f"{path} contains more than {MAX_BLOCKS:,} blocks, the maximum.")
             _add_segment(summary, stacks, segment)
         place = "a stack"
         summary.sites = _sites(stacks)
     except _NotASnapshot as error:
-        raise UsageError(f"{path} is a pickle, but no memory snapshot: {place} {error}.") from error
+        raise UsageError(f"{path} is a pickle, but not a memory snapshot: {place} {error}.") from error
     return summary
 
 
 def _add_segment(summary: Summary, stacks: "_Stacks", segment: Mapping[str, object]) -> None:
-    """Add a segment, memory taken from the driver at once, and its blocks to the sums."""
+    """Add a segment, one allocation from the driver, and its blocks to the summary."""
     total = _num_bytes(segment, "total_size")
-    can_be_split = segment.get("is_expandable") is not True  # free pages of expandable ones can be given back
+    # The free pages of expandable segments can be returned.
+    can_be_split = segment.get("is_expandable") is not True
     active_bytes = 0
     for raw in _list(segment, "blocks"):
         block = _dict(raw)
@@ -211,10 +220,10 @@ def _add_segment(summary: Summary, stacks: "_Stacks", segment: Mapping[str, obje
         if state in _PENDING_FREE:
             summary.pending_free_bytes += size
         elif state not in _STATES:
-            raise _NotASnapshot(f"has a block whose state is none of {', '.join(_STATES)}")
+            raise _NotASnapshot(f"has a block whose state is not one of {', '.join(_STATES)}")
         frames = block.get("frames") or []
         if not isinstance(frames, list):
-            raise _NotASnapshot("has a block whose frames are no list")
+            raise _NotASnapshot("has a block whose frames are not a list")
         frames = frames[:_MAX_FRAMES]
         _, sizes = stacks.setdefault(tuple(map(id, frames)), (frames, Counter()))
         sizes[size] += 1
@@ -230,11 +239,12 @@ def _add_segment(summary: Summary, stacks: "_Stacks", segment: Mapping[str, obje
         summary.private_bytes += total
 
 
-_Stacks = dict[tuple[int, ...], tuple[list[object], Counter[int]]]  # frames, and blocks by size, by ids
+# Maps the ids of frames to the frames and the number of blocks by size.
+_Stacks = dict[tuple[int, ...], tuple[list[object], Counter[int]]]
 
 
 def _sites(stacks: _Stacks) -> SiteSizes:
-    """Return the blocks by size of each stack that a file has, whether the file shares its frames or not."""
+    """Return the blocks by size of each distinct stack, whether or not the file shares frames."""
     frames: dict[int, Frame] = {}
     sites: dict[Stack, Counter[int]] = {}
     for raw, sizes in stacks.values():
@@ -244,7 +254,7 @@ def _sites(stacks: _Stacks) -> SiteSizes:
 
 
 def _frame(raw: object) -> Frame:
-    """Return a frame of the file, its texts safe to print: short, and without control characters."""
+    """Return a frame of the file with printable texts: short, and without control characters."""
     fields = _dict(raw)
     texts = [fields.get(key) for key in ("filename", "name")]
     filename, name = (printable(each, _MAX_TEXT) if isinstance(each, str) else "?" for each in texts)
@@ -253,12 +263,12 @@ def _frame(raw: object) -> Frame:
 
 
 class _NotASnapshot(Exception):
-    """What a part of the file has that PyTorch never writes; the message follows the name of the part."""
+    """Content that PyTorch never writes. The message continues the name of the part."""
 
 
 def _dict(raw: object) -> dict[str, object]:
     if not isinstance(raw, dict):
-        raise _NotASnapshot("has something else where a dict is due")
+        raise _NotASnapshot("has another type where a dict is expected")
     return raw
 
 
@@ -272,5 +282,5 @@ def _list(fields: Mapping[str, object], key: str) -> list[object]:
 def _num_bytes(fields: Mapping[str, object], key: str) -> int:
     value = fields.get(key)
     if type(value) is not int or not 0 <= value < 2**64:
-        raise _NotASnapshot(f"has a {key} that is missing or no number of bytes")
+        raise _NotASnapshot(f"has a {key} that is missing or not a number of bytes")
     return value

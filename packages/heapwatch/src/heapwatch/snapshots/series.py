@@ -1,4 +1,4 @@
-"""Judge a series of snapshots: how fast memory grows, where it is allocated, and what the run logged."""
+"""Judge a series of snapshots: growth rate, allocation sites, and agreement with the run's logs."""
 
 import os
 import re
@@ -24,14 +24,15 @@ NO_STACK = "(no stack recorded)"
 _FILE_NAME = re.compile(r"snapshot_step_(0|[1-9][0-9]{0,17})\.pickle")
 _LIBRARIES = ("torch/", "site-packages/", "dist-packages/", "<frozen ", "<string>", "importlib/")
 _ALLOCATOR = re.compile(r"Allocator|\bat::detail::_?empty_")
-_ARGUMENTS = re.compile(r"\((?!anonymous namespace\)).*")  # of C++, which may be of an allocator's type
+# Matches the arguments of C++ functions, which may have an allocator's type.
+_ARGUMENTS = re.compile(r"\((?!anonymous namespace\)).*")
 _CALLERS = 2
 _GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class SiteChange:
-    """A call-site in two snapshots; its blocks are told apart by size, not by address."""
+    """A call-site in two snapshots. Its blocks are matched by size, not by address."""
 
     stack: Stack
     blocks_before: int
@@ -39,9 +40,9 @@ class SiteChange:
     bytes_before: int
     bytes_after: int
     new_blocks: int
-    """Blocks after without one of the same size before."""
+    """Blocks in the second snapshot without a counterpart of the same size in the first."""
     freed_blocks: int
-    """Blocks before without one of the same size after."""
+    """Blocks in the first snapshot without a counterpart of the same size in the second."""
 
     @property
     def bytes_more(self) -> int:
@@ -50,7 +51,7 @@ class SiteChange:
 
     @property
     def change(self) -> str:
-        """`new`, `freed`, `grown`, `shrunk`, or `same`: as many bytes in blocks of other sizes."""
+        """`new`, `freed`, `grown`, `shrunk`, or `same` (equal total in blocks of other sizes)."""
         if not self.blocks_before:
             return "new"
         if not self.blocks_after:
@@ -62,40 +63,40 @@ class SiteChange:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A series of snapshots, judged."""
+    """The verdict on a series of snapshots."""
 
     summaries: tuple[Summary, ...]
-    """One of each snapshot, by rising step."""
+    """One summary per snapshot, by increasing step."""
     active: TrendTest
     reserved: TrendTest
     verdict: TrendClass
-    """That of active bytes; `retention` where these are flat while reserved bytes rise."""
+    """The verdict on active bytes, or `retention` if these are flat while reserved bytes rise."""
     bytes_per_step: float
-    """Median slope of active bytes between any two snapshots (Theil-Sen); 0 for one snapshot."""
+    """Median slope of active bytes between any two snapshots (Theil-Sen), or 0 for one snapshot."""
     blocks_per_step: float
     sites: tuple[SiteChange, ...]
-    """From the first snapshot to the last, what grew most first."""
+    """Changes from the first snapshot to the last, largest growth first."""
     holders: tuple[SiteChange, ...]
-    """All that the last snapshot holds, against nothing, the largest first."""
+    """All memory in the last snapshot by call-site, largest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A logged scalar against the same quantity of the snapshots."""
+    """A logged scalar compared with the same quantity in the snapshots."""
 
     tag: str
     pearson_r: float | None
-    """None for fewer than three snapshots, or if one of the two does not vary."""
+    """`None` for fewer than three snapshots, or if one of the two is constant."""
     largest_difference_gb: float
     largest_distance_steps: int
-    """Largest distance from a snapshot to the logged step it is joined to."""
+    """Largest distance from a snapshot to its nearest logged step."""
 
 
 def find_snapshots(folder: Path) -> dict[int, Path]:
-    """Return the files snapshot_step_<N>.pickle of a folder by rising N.
+    """Return the files snapshot_step_<N>.pickle in a folder, by increasing N.
 
     Raises:
-        UsageError: If the folder cannot be read or has no such file.
+            UsageError: If the folder cannot be read or contains no such file.
     """
     try:
         matches = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
@@ -104,14 +105,14 @@ def find_snapshots(folder: Path) -> dict[int, Path]:
     found = {int(match[1]): path for match, path in matches if match}
     if not found:
         raise UsageError(
-            f"--snapshots-dir {folder} holds no snapshot_step_<N>.pickle. On CUDA a run saves them, with "
-            "memory.snapshot_interval=1000, in its memory_snapshots/."
+            f"--snapshots-dir {folder} contains no snapshot_step_<N>.pickle. On CUDA a run saves them in its "
+            "memory_snapshots/ with memory.snapshot_interval=1000."
         )
     return dict(sorted(found.items()))
 
 
 def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = DEFAULT_TOLERANCE_BYTES) -> Growth:
-    """Judge a series of at least one snapshot, by rising step."""
+    """Judge a series of at least one snapshot, by increasing step."""
     steps = [summary.step for summary in summaries]
     active_bytes = [summary.active_bytes for summary in summaries]
     active = classify_trend(active_bytes, tolerance_bytes, steps)
@@ -125,16 +126,16 @@ def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = DEFAUL
 
 
 def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
-    """Return the median slope between any two points; 0 for one point."""
+    """Return the median slope between any two points, or 0 for one point."""
     if len(steps) == 1:
         return 0.0
     return float(np.median(pair_slopes(np.asarray(steps, np.float64), np.asarray(values, np.float64))))
 
 
 def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
-    """Return the call-sites whose active blocks changed, those that grew most first.
+    """Return the call-sites whose active blocks changed, largest growth first.
 
-    `torch.cuda._memory_viz.compare` compares whole segments by address: what changes inside does not show.
+    `torch.cuda._memory_viz.compare` compares whole segments by address and misses changes inside them.
     """
     changes = []
     for stack in {**before, **after}:
@@ -154,10 +155,10 @@ def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
 
 
 def site_label(stack: Stack) -> str:
-    """Return the line that asked for memory and its two callers.
+    """Return the line that allocated memory and its two callers.
 
-    The user's own Python comes before that of libraries. Without Python, it is the first frame outside the
-    allocator.
+    The user's own Python code takes precedence over libraries. Without Python frames, the first frame outside
+    the allocator is used.
     """
     python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
@@ -167,18 +168,18 @@ def site_label(stack: Stack) -> str:
 
 
 def frame_lines(stack: Stack) -> list[str]:
-    """Return every frame of a stack that is worth a line, innermost first, with its whole path."""
+    """Return the relevant frames of a stack, innermost first, with full paths."""
     lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in _worth_showing(stack)]
     return lines or [NO_STACK]
 
 
 def _worth_showing(stack: Stack) -> list[Frame]:
-    """Return the frames outside the unwinder and the interpreter, or all if there are none."""
+    """Return the frames outside the unwinder and the interpreter, or all frames if none are left."""
     return [f for f in stack if _memory_viz._frame_filter(f.name, f.filename)] or list(stack)
 
 
 def _outside_allocator(stack: Stack) -> list[Frame]:
-    """Return the frames from the first one on that is not the allocator's, or all if there is none."""
+    """Return the frames from the first one outside the allocator on, or all frames."""
     shown = _worth_showing(stack)
     names = (f"{frame.filename} {_ARGUMENTS.sub('', frame.name)}" for frame in shown)
     first = next((place for place, name in enumerate(names) if not _ALLOCATOR.search(name)), 0)
@@ -186,17 +187,18 @@ def _outside_allocator(stack: Stack) -> list[Frame]:
 
 
 def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlation]:
-    """Join the snapshots to the scalars of allocated and of reserved memory, where these were logged.
+    """Compare the snapshots with the logged scalars of allocated and reserved memory, if available.
 
     Raises:
-        UsageError: If the folder holds no TensorBoard events, or none of the two scalars.
+        UsageError: If the folder contains no TensorBoard events, or neither scalar.
     """
-    # Here, not above: tensorboard's readers take 1 s to import, and most uses need none.
+    # Imported here, because tensorboard's readers need 1 s to import and are rarely used.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     if not os.access(events_dir, os.R_OK | os.X_OK):
-        raise UsageError(f"--events-dir {events_dir} is no folder that can be read.")
-    events = EventAccumulator(str(events_dir), size_guidance={"scalars": 0}).Reload()  # 0: every point
+        raise UsageError(f"--events-dir {events_dir} is not a readable folder.")
+    # A size of 0 keeps every point.
+    events = EventAccumulator(str(events_dir), size_guidance={"scalars": 0}).Reload()
     held = {
         ALLOCATED_TAG: {summary.step: summary.allocated_bytes / _GB for summary in summaries},
         RESERVED_TAG: {summary.step: summary.reserved_bytes / _GB for summary in summaries},
@@ -204,20 +206,22 @@ def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlatio
     tags = [tag for tag in held if tag in events.Tags()["scalars"]]
     if not tags:
         raise UsageError(
-            f"--events-dir {events_dir} has no TensorBoard events with {ALLOCATED_TAG} or {RESERVED_TAG}; "
-            "a run on CUDA writes them to its tensorboard/."
+            f"--events-dir {events_dir} has no TensorBoard events with {ALLOCATED_TAG} or {RESERVED_TAG}. "
+            "A run on CUDA writes them to its tensorboard/."
         )
-    # Of a step that was logged twice the last value counts.
+    # If a step was logged twice, the last value counts.
     logged = {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
     return [correlation(tag, held[tag], logged[tag]) for tag in tags]
 
 
 def correlation(tag: str, held_gb: Mapping[int, float], logged_gb: Mapping[int, float]) -> Correlation:
-    """Join each value held to the nearest logged step, the earlier of two; both are GB by step."""
+    """Match each snapshot value to the nearest logged step, the earlier of two. Both map steps to GB."""
     logged_steps = sorted(logged_gb)
     nearest = [min(logged_steps, key=lambda other, step=step: abs(other - step)) for step in held_gb]
     held, logged = list(held_gb.values()), [logged_gb[step] for step in nearest]
     r, difference, distance = None, np.subtract(held, logged), np.subtract(list(held_gb), nearest)
-    with suppress(statistics.StatisticsError):  # one of the two is constant
-        r = statistics.correlation(held, logged) if len(held) > 2 else None  # two points always lie on a line
+    # One of the two series is constant.
+    with suppress(statistics.StatisticsError):
+        # Two points always lie on a line.
+        r = statistics.correlation(held, logged) if len(held) > 2 else None
     return Correlation(tag, r, float(np.abs(difference).max()), int(np.abs(distance).max()))

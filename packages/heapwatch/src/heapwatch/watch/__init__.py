@@ -1,1 +1,1 @@
-"""Watch the memory of a program while it runs."""
+"""Watch the memory of a running program."""

@@ -1,4 +1,4 @@
-"""Let the trainers of other libraries call `Watch.sample`; a library is imported for its callback alone.
+"""Callbacks that call `Watch.sample` in other trainers. Each library is imported only for its callback.
 
 with Watch(folder="memory") as watch:
     trainer.fit(module, callbacks=[for_lightning(watch)])
@@ -33,7 +33,7 @@ def for_stable_baselines3(watch: Watch) -> Any:
 
 
 def for_transformers(watch: Watch) -> Any:
-    """Return a `transformers.TrainerCallback` that samples after each optimiser step."""
+    """Return a `transformers.TrainerCallback` that samples after each optimizer step."""
     from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 
     class Sampler(TrainerCallback):

@@ -1,4 +1,4 @@
-"""Run any PyTorch program, unchanged, and say whether its memory grows and who holds it."""
+"""Run an unmodified PyTorch program, and report whether its memory grows and which object holds it."""
 
 import argparse
 import logging
@@ -18,7 +18,7 @@ from .watch import LEAST_SECONDS, Watch
 
 LEAK_EXIT_CODE = 1
 _DESCRIPTION = """\
-Run a program and judge its memory: flat, filling, leak, or undecided. Everything after the script is its own.
+Run a program and judge its memory: flat, filling, leak, or undecided. The script gets all later arguments.
 
   heapwatch train.py --epochs 3
   heapwatch --fail-on-leak -m package.train --epochs 3
@@ -27,21 +27,21 @@ Run a program and judge its memory: flat, filling, leak, or undecided. Everythin
 
 
 class _Program:
-    """A script or a module, to be run as `__main__` in this process, with the arguments that `python` sets.
+    """A script or a module to run as `__main__` in this process, with the arguments that `python` would set.
 
     Raises:
-        UsageError: If there is no such script or module.
+        UsageError: If the script or module does not exist.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], is_module: bool) -> None:
         self.name = name.rpartition(".")[2] if is_module else Path(name).stem
         self._name, self._is_module = name, is_module
         if not is_module and not Path(name).is_file():
-            raise UsageError(f"There is no script {name}. Name a file, or a module with -m.")
+            raise UsageError(f"There is no script {name}. Give a file, or a module with -m.")
         sys.argv = [name, *arguments]
         sys.path[0] = os.getcwd() if is_module else str(Path(name).resolve().parent)
         if is_module and _is_missing(name):
-            raise UsageError(f"-m {name} finds no module to run. Name one that python -m runs, or a script.")
+            raise UsageError(f"-m {name} finds no module to run. Give one that python -m runs, or a script.")
 
     def run(self) -> None:
         """Run it as `python` would."""
@@ -56,32 +56,34 @@ class _Program:
 
 
 def _is_missing(module: str) -> bool:
-    """Return whether `python -m` would find no such module, or one that cannot be run: C, a bare package."""
+    """Return whether `python -m` would not find the module or could not run it (C code, bare package)."""
     try:
         found = find_module(module)
         if found is not None and found.submodule_search_locations is not None:
             found = find_module(f"{module}.__main__")
         code_of = getattr(found and found.loader, "get_code", None)
         return found is None or code_of is None or code_of(found.name) is None
-    except ValueError:  # an empty name, or one without a file
+    except ValueError:
+        # The name is empty, or the module has no file.
         return True
-    except Exception:  # of a package's own code, which the program shows
+    except Exception:
+        # The package's own code fails, and the program will show that error.
         return False
 
 
 def options() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     parser = FlagParser(
         prog="heapwatch", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--report", metavar="FOLDER", help="for watch.json and watch.html; watch_<program> without it")
+    add("--report", metavar="FOLDER", help="folder of watch.json and watch.html (default: watch_<program>)")
     add("--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks")
-    add("--at", metavar="MODULE:FUNCTION", help="count calls of this, not steps of the optimiser")
-    add("--trace", action="store_true", help="after a leak, name the lines that allocate (slower)")
-    add("--seconds", type=float, default=LEAST_SECONDS, help="least time between two samples")
-    add("--share", type=float, default=0.01, help="part of the time that samples may take")
-    add("--threshold-mb", type=float, default=1.0, help="growth up to which memory is flat")
+    add("--at", metavar="MODULE:FUNCTION", help="count calls of this function, not optimizer steps")
+    add("--trace", action="store_true", help="after a leak, list the lines that allocate (slower)")
+    add("--seconds", type=float, default=LEAST_SECONDS, help="minimal time between two samples")
+    add("--share", type=float, default=0.01, help="maximal share of the time for samples")
+    add("--threshold-mb", type=float, default=1.0, help="growth that still counts as flat")
     add("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments")
     return parser
@@ -92,19 +94,22 @@ def main() -> None:
     with exit_on_usage_error():
         asked = options().parse_args()
         is_module = asked.module is not None
-        named = [*(asked.module or ()), *asked.script]  # a module's arguments from "--" on are in the second
+        # argparse puts a module's arguments from "--" on into `script`.
+        named = [*(asked.module or ()), *asked.script]
         if not is_module and named[:1] == ["--"]:
             del named[0]
         if not named:
-            raise UsageError("No program is named. Give a script and its arguments, or -m and a module.")
+            raise UsageError("No program is given. Add a script and its arguments, or -m and a module.")
         for name, value in (("--seconds", asked.seconds), ("--threshold-mb", asked.threshold_mb)):
             if not value > 0:
                 raise UsageError(f"{name} must be over 0, got {value}.")
         if not 0 < asked.share <= 1:
             raise UsageError(f"--share must be over 0 and at most 1, got {asked.share}.")
         program = _Program(named[0], named[1:], is_module)
-        folder = Path(asked.report or f"watch_{program.name}").absolute()  # the program may change its own
-        if "RANK" in os.environ:  # of torchrun
+        # The path is absolute, because the program may change its working directory.
+        folder = Path(asked.report or f"watch_{program.name}").absolute()
+        # torchrun sets RANK.
+        if "RANK" in os.environ:
             folder /= f"rank_{os.environ['RANK']}"
         _log_to_stderr()
         try:
@@ -112,16 +117,17 @@ def main() -> None:
             settings = {name: getattr(asked, name) for name in same}
             watch = Watch(folder=folder, automatic=True, **settings)
             write_report(watch.report(), folder)
-        except UsageError as error:  # of `at`: the numbers are known to be right
+        except UsageError as error:
+            # The numbers are already checked, so the error is about `at`.
             raise UsageError(f"--{error}") from error
         except OSError as error:
-            repair = "Name another folder by --report."
+            repair = "Choose another folder with --report."
             raise UsageError(f"The report cannot be written: {error}. {repair}") from error
     _run(program, watch, folder, asked.fail_on_leak)
 
 
 def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> None:
-    """Run the program to its end, whatever that is, and say what was seen."""
+    """Run the program to its end, however it ends, and print the report."""
     process = os.getpid()
     hook = sys.excepthook
     _say(f"watching {program.name}; the report is kept in {folder}")
@@ -140,22 +146,25 @@ def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> N
         has_ended = error is None or isinstance(error, SystemExit)
         if fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
             sys.exit(LEAK_EXIT_CODE)
-        if error is not None and sys.excepthook is hook:  # it shows the error as Python would without us
+        # The hook shows the error as Python would without heapwatch.
+        if error is not None and sys.excepthook is hook:
             sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
     if error is not None:
         raise error
 
 
 def _say(line: str) -> None:
-    with suppress(OSError, ValueError):  # nobody reads: that must not change how the program ends
+    # A closed stderr must not change how the program ends.
+    with suppress(OSError, ValueError):
         print(f"heapwatch: {line}", file=sys.stderr)
 
 
 def _log_to_stderr() -> None:
-    """Keep our lines out of whatever handlers the program sets up."""
+    """Keep the lines of heapwatch out of the handlers that the program installs."""
     log = logging.getLogger(__name__.partition(".")[0])
     handler = logging.StreamHandler(sys.stderr)
-    handler.handleError = lambda record: None  # nobody reads
+    # A closed stderr must not cause output.
+    handler.handleError = lambda record: None
     handler.setFormatter(logging.Formatter("heapwatch: %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)

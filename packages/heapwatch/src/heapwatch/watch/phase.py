@@ -1,4 +1,4 @@
-"""Find a fixed phase of a program that nobody edited: after steps of its optimiser, else by a clock."""
+"""Find a fixed phase of an unmodified program: after its optimizer's steps, or by a clock."""
 
 import ctypes
 import inspect
@@ -27,15 +27,18 @@ from ..errors import UsageError
 from ..texts import with_place
 
 _LOG = logging.getLogger(__name__)
-_SILENT_SECONDS = 2.0  # from the start, before the clock counts
-_OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
+# The clock starts counting after this time.
+_SILENT_SECONDS = 2.0
+# Another optimizer counts after this many consecutive steps.
+_OTHER_STEPS = 200
 
-_Sample = Callable[[int], int]  # returns the count before which it need not be called again
+# Returns the count before which it need not be called again.
+_Sample = Callable[[int], int]
 _Call = Callable[[int], None]
 
 
 class _Tick:
-    """A call for the main thread: its truth is asked for, which passes on whatever is raised."""
+    """A call for the main thread, made when its truth value is tested. That passes exceptions on."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -43,24 +46,27 @@ class _Tick:
     def __bool__(self) -> bool:
         _WAITING.discard(self)
         self._call()
-        return False  # as a pending call that went well
+        # Zero is the result of a successful pending call.
+        return False
 
 
-_WAITING: set[_Tick] = set()  # the interpreter has their addresses alone: they live until they are called
+# The interpreter keeps only the addresses, so this set keeps the objects alive until they are called.
+_WAITING: set[_Tick] = set()
 
 
 class _Calls:
-    """The calls of a function, each of which is told when it ends."""
+    """Wraps a function and reports the end of each call."""
 
     def __init__(self, place: str, tell: Callable[[], None]) -> None:
         module_name, _, path = place.partition(":")
         *owners, self._name = path.split(".")
-        repair = "Name one as package.module:function, in a module that the program imports."
+        repair = "Give one as package.module:function, in a module that the program imports."
         if not all([*module_name.split("."), *owners, self._name]):
-            raise UsageError(f"at={place} names no function. {repair}")
+            raise UsageError(f"at={place} is not a function. {repair}")
         try:
             owner = reduce(getattr, owners, _imported(module_name))
-            get = inspect.getattr_static if isinstance(owner, type) else getattr  # of a class, as it is kept
+            # A class attribute is read as it is stored, without binding.
+            get = inspect.getattr_static if isinstance(owner, type) else getattr
             self._owner, self._found = owner, get(owner, self._name)
             is_wrapped = isinstance(self._found, (staticmethod, classmethod))
             function = self._found.__func__ if is_wrapped else self._found
@@ -68,7 +74,7 @@ class _Calls:
                 raise TypeError(f"it is of type {type(self._found).__name__}")
             self._is_inherited = self._name not in vars(owner)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise UsageError(f"at={place} leads to no function ({error}). {repair}") from error
+            raise UsageError(f"at={place} is not a function ({error}). {repair}") from error
 
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -80,11 +86,11 @@ class _Calls:
         self._counted = type(self._found)(counted) if is_wrapped else counted
 
     def start(self) -> None:
-        """Put a function in its place that tells."""
+        """Replace the function by its wrapper."""
         setattr(self._owner, self._name, self._counted)
 
     def stop(self) -> None:
-        """Put it back."""
+        """Restore the function."""
         if self._is_inherited:
             delattr(self._owner, self._name)
         else:
@@ -92,22 +98,23 @@ class _Calls:
 
 
 class Phase:
-    """Calls `sample` with a count, at one phase of the program, in a thread of the program.
+    """Calls `sample` with a count, at a fixed phase of the program, in a thread of the program.
 
-    The count is of steps of one optimiser: the first one that steps, until it stops. Before the first step,
-    in which the program calls `begin`, ticks of a clock are counted: the main thread itself then samples,
-    between two of its instructions, but not during an import.
+    The count is the number of steps of one optimizer: the first that steps, until it stops. Before the first
+    step, which calls `begin`, ticks of a clock are counted. The main thread then samples between two of its
+    instructions, but not during an import.
     """
 
     def __init__(self, sample: _Sample, begin: _Call, seconds: float, at: str | None = None) -> None:
         self._sample, self._begin, self._seconds = sample, begin, seconds
         self.is_timed = at is None
-        """Whether no optimiser has stepped yet."""
+        """Whether no optimizer has stepped yet."""
         self._count = self._next_count = 0
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._others = 0
         self._created_at = time.monotonic()
-        self._turns = set[object]()  # at a sample
+        # One entry for each thread that is at a sample.
+        self._turns = set[object]()
         self._stopped = threading.Event()
         self._hook: Any = None
         self._clock = threading.Thread(target=self._run_clock, name="heapwatch", daemon=True)
@@ -116,7 +123,7 @@ class Phase:
         self._calls = None if at is None else _Calls(at, self._count_one)
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         if self._calls is None:
             self._hook = register_optimizer_step_post_hook(self._after_step)
             self._clock.start()
@@ -124,14 +131,15 @@ class Phase:
             self._calls.start()
 
     def stop(self) -> None:
-        """End it; the program continues as without."""
+        """Stop counting. The program continues unobserved."""
         self._stopped.set()
         if self._calls is not None:
             self._calls.stop()
         elif self._hook is not None:
             self._hook.remove()
 
-    @torch._disable_dynamo  # a compiled step calls it, too
+    # A compiled step also calls this hook.
+    @torch._disable_dynamo
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is not self._optimizer():
             self._others += 1
@@ -145,7 +153,8 @@ class Phase:
 
     def _count_one(self) -> None:
         self._count += 1
-        if self._count >= self._next_count:  # a loop may step 50,000 times a second
+        # This check comes first, because a loop may run 50,000 steps per second.
+        if self._count >= self._next_count:
             self._guarded(self._take)
 
     def _take(self, count: int) -> None:
@@ -163,48 +172,54 @@ class Phase:
                 _WAITING.add(self._pending)
                 api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
                 if api.Py_AddPendingCall(api.PyObject_IsTrue, tick):
-                    _WAITING.discard(self._pending)  # too many wait already
+                    # The interpreter's queue of pending calls is full.
+                    _WAITING.discard(self._pending)
 
     def _is_due(self) -> bool:
-        """Return whether the clock has to count, because nothing else does."""
+        """Return whether the clock must count, because no steps are counted."""
         return not self._turns and self.is_timed and time.monotonic() - self._created_at > _SILENT_SECONDS
 
     def _tick(self) -> None:
-        """Sample in the main thread, which has come to a point where it handles signals, too."""
+        """Sample in the main thread, at a point where it would also handle signals."""
         is_ours = self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid
         if is_ours and not torch.compiler.is_compiling() and not _is_importing(sys._getframe()):
             self._count += 1
             self._guarded(self._take)
 
     def _guarded(self, call: _Call) -> None:
-        """Watch no more rather than break the program, whose threads do not sample at once."""
+        """Call once at a time, and stop watching after an error rather than break the program."""
         if self._stopped.is_set():
             return
         turn = object()
         try:
-            self._turns.add(turn)  # no lock: a signal could raise when it is taken, before that is known
+            # This is not a lock: a signal handler could raise between acquiring it and recording that.
+            self._turns.add(turn)
             if len(self._turns) == 1:
                 call(self._count)
         except Exception as error:
             if any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
-                raise  # the program's own
+                # The error belongs to the program.
+                raise
             self._stopped.set()
-            _LOG.exception("the watch ends at step %s by its own error; the program continues", self._count)
+            _LOG.exception(
+                "the watch stops at step %s after an internal error; the program continues", self._count
+            )
         finally:
             self._turns.discard(turn)
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Return where a module lies, None if there is none; of it only the packages around it are imported.
+    """Return a module's spec, or `None` if it does not exist. Only the enclosing packages are imported.
 
     Raises:
         ValueError: If the name is empty or has an empty part.
-        Exception: Whatever a package around it raises.
+        Exception: Any error raised by an enclosing package.
     """
     found = None
     for part in accumulate(name.split("."), "{}.{}".format):
         if found is not None and found.submodule_search_locations is None:
-            return None  # no package: to look into it would run it
+            # The parent is not a package, and a search in it would run it.
+            return None
         found = find_spec(part)
         if found is None:
             return None
@@ -212,35 +227,35 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def _imported(name: str) -> Any:
-    """Import a module, unless it is the program itself, which would run once more.
+    """Import a module, unless it is the program itself, which would run a second time.
 
     Raises:
-        ImportError: If it is, there is none, or it raises.
+        ImportError: If the module is the program, does not exist, or raises.
     """
     found, program = None, sys.argv[0]
     try:
         if name in sys.modules:
             return sys.modules[name]
         found = find_module(name)
-        # What is not found has no file, and the program itself would run once more.
+        # A module that is not found has no file.
         origin = program if name == program or found is None else found.origin
         if origin is None or Path(origin).resolve() != Path(program).resolve():
             return import_module(name)
     except (Exception, SystemExit) as error:
         raise ImportError(with_place(error)) from error
-    is_program = "it is in the program itself, which an import would run once more"
+    is_program = "it is in the program itself, and importing it would run the program again"
     raise ImportError(f"there is no module {name}" if found is None else is_program)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import is in progress: its growth is code, and stays."""
+    """Return whether an import is in progress. Growth during imports is code, and stays."""
     while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
         frame = frame.f_back
     return frame is not None
 
 
 def _handles_signal(frame: FrameType) -> bool:
-    """Return whether it is that of a handler of a signal, which is given the frame that it interrupts."""
+    """Return whether a frame belongs to a signal handler, which receives the frame it interrupted."""
     names, rest, _, values = inspect.getargvalues(frame)
     others = values.get(rest or "")
     given = [*(values.get(name) for name in names), *(others if isinstance(others, tuple) else ())]

@@ -1,4 +1,4 @@
-"""What a watch has seen: as JSON, as a page that opens offline, and as lines for a terminal."""
+"""The report of a watch: as JSON, as an offline page, and as lines for a terminal."""
 
 import json
 import os
@@ -29,7 +29,7 @@ _WORDS = {
 }
 _LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
 _NUMBERS = ("steps", "samples", "seconds", "own_seconds", "searches", "search_seconds")
-# The browser may load nothing.
+# The page must not load anything.
 _HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>heapwatch</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -39,7 +39,7 @@ pre { white-space: pre-wrap; }
 
 
 class Series:
-    """Samples of all counters, thinned by half whenever there are 512: its memory is bounded."""
+    """Samples of all counters, thinned by half at 512 samples to bound the memory."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
@@ -47,7 +47,7 @@ class Series:
         self._count = 0
 
     def add(self, step: int, seconds: float, counters: Mapping[str, float]) -> None:
-        """Add a sample, unless it is thinned out."""
+        """Add a sample, unless thinning skips it."""
         if self._count % self._spacing == 0:
             if len(self.rows) == _MOST_POINTS:
                 self.rows = self.rows[::2]
@@ -59,19 +59,19 @@ class Series:
 
 @dataclass(slots=True)
 class TimedFinding:
-    """A finding, when it was made first, and whether it has ended since."""
+    """A finding with the time of its first report, and whether it has ended since."""
 
     finding: Finding
     seconds: float
-    """Since the watch began."""
+    """Seconds since the start of the watch."""
     step: int
     ended: int | None = None
-    """The step at which it had been flat over a whole window; None while it grows, or once it grew again."""
+    """Step at which it had been flat over a whole window, or `None` while it grows or has grown again."""
     has_returned: bool = False
-    """Whether it grew again after its end: from then on it never ends."""
+    """Whether it grew again after its end. It then never ends."""
 
     def text(self) -> str:
-        """Return the finding as lines, the last one of its end if it has ended."""
+        """Return the finding as lines, with a last line about its end if it has ended."""
         text = self.finding.text()
         if self.ended is not None:
             text += f"\n  it has ended: flat over the samples up to step {self.ended:,}"
@@ -80,28 +80,28 @@ class TimedFinding:
 
 @dataclass(frozen=True, slots=True)
 class WatchReport:
-    """What is known at one moment."""
+    """The state of a watch at one moment."""
 
     verdict: str
     is_loading: bool
-    """Whether no optimiser has stepped yet, so that growth may be loading."""
+    """Whether no optimizer has stepped yet, so that growth may be loading."""
     findings: tuple[TimedFinding, ...]
     newest_allocations: tuple[str, ...]
     trends: Mapping[str, TrendTest]
-    """Of each counter, over the samples that are judged now."""
+    """Test of each counter over the current window."""
     series: Series = field(repr=False)
     steps: int
     unit: str
     samples: int
     seconds: float
     own_seconds: float
-    """Wall-clock time that samples took."""
+    """Wall-clock seconds spent on samples."""
     searches: int
     search_seconds: float
-    """Wall-clock time that searches of the heap took, on top of the samples."""
+    """Wall-clock seconds spent on heap searches, in addition to the samples."""
 
     def values(self) -> dict[str, Any]:
-        """Return all of it as JSON has it."""
+        """Return the report as values for JSON."""
         return {
             "verdict": self.verdict,
             "findings": [
@@ -129,9 +129,9 @@ class WatchReport:
         }
 
     def lines(self) -> list[str]:
-        """Return it as lines for a terminal."""
+        """Return the report as lines for a terminal."""
         share = self.own_seconds / self.seconds if self.seconds else 0.0
-        # The clock of a program without optimiser steps has a unit of its own.
+        # The clock of a program without optimizer steps has its own unit.
         steps = count_text(self.steps, "step") if self.unit == "steps" else f"{self.steps:,} {self.unit}"
         extent = f"{count_text(self.samples, 'sample')} in {steps} and {self.seconds:,.0f} s"
         searches = f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
@@ -142,7 +142,7 @@ class WatchReport:
         return [f"{_WORDS[self.verdict]} {extent}; {cost}.", *found, *loading, *traced]
 
     def page(self) -> str:
-        """Return it as HTML that opens offline: without scripts, and with all text escaped."""
+        """Return the report as an offline HTML page, without scripts and with all text escaped."""
         text = "\n".join(self.lines())
         rows = [(name, test.verdict.value, str(test.samples)) for name, test in self.trends.items()]
         headings = ("counter", "verdict of the samples judged now", "samples")
@@ -153,7 +153,7 @@ class WatchReport:
         return "\n".join([_HEAD, *body, "</body></html>\n"])
 
     def _curve(self, tag: str, name: str) -> str:
-        """Return a counter over time as a picture; empty for one that is not counted or stays 0."""
+        """Return a counter over time as SVG, or "" if it is not available or always 0."""
         points = [(row["seconds"], row[tag]) for row in self.series.rows if tag in row]
         values = [value for _, value in points]
         if not any(values):
@@ -168,7 +168,7 @@ class WatchReport:
 
 
 def write_report(report: WatchReport, folder: Path) -> None:
-    """Write both files, each as a whole: a process that is killed leaves the last ones."""
+    """Write both files atomically: a process killed during a write leaves the previous files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in ((WATCH_JSON, json.dumps(report.values(), indent=1)), (WATCH_HTML, report.page())):
         write_whole(folder / name, text)

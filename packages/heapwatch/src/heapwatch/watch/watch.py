@@ -1,4 +1,4 @@
-"""Sample the memory of a program while it runs, judge it, and name what holds growth."""
+"""Sample the memory of a running program, judge it, and report the holder of growth."""
 
 import logging
 import math
@@ -26,43 +26,50 @@ from .report import Series, TimedFinding, WatchReport, write_report
 
 LEAST_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
-_STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
-_LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
+# After this many samples the distance doubles, because slower leaks need a longer window.
+_STAGE_SAMPLES = 256
+# The number of samples before the first verdict.
+_LEAST_SAMPLES = WINDOW // 2
 _WRITE_SECONDS = 5.0
-_SOONEST = 0.75  # of the distance, at which a sample is due: steps do not all take the same time
-_PAUSE_SECONDS, _PAUSE = 2.0, 4  # least pause of a program, also in distances of samples
-_MOST_OWED = WINDOW // 6  # of one phase: the judged two thirds have at least four
-_COSTS = 8  # samples, whose median says what one costs
+# A sample is due from this fraction of the distance on, because steps vary in duration.
+_SOONEST = 0.75
+# The minimal pause of a program, in seconds and in distances between samples.
+_PAUSE_SECONDS, _PAUSE = 2.0, 4
+# The limit for one phase. The judged two thirds then contain at least four phases.
+_MOST_OWED = WINDOW // 6
+# The median over this many samples estimates the cost of a sample.
+_COSTS = 8
 
 
 class Watch:
-    """Judges whether the memory of this process grows while a program runs, and names the holder.
+    """Judges whether the memory of this process grows while a program runs, and reports the holder.
 
-    Call `sample` after each step of the program, at one fixed phase. It measures seldom: so that it takes
-    1 % of the time or less while nothing is suspected, and at least `seconds` apart, twice as far after each
-    256 samples. A first verdict takes 48 of them, which is 24 s. What grows is a leak unless a container with
-    a capacity that is not reached yet holds it, or memory that was asked for before is only touched now. A
-    search for the holder takes 0.3 s to some seconds. It is repeated in growing distances while memory grows,
-    because another holder may take over.
+    Call `sample` after each step of the program, at a fixed phase. It measures rarely: at most 1 % of the
+    time while there is no suspicion, and at intervals of at least `seconds`, which double after every 256
+    samples. A first verdict needs 48 samples, or 24 s. Growth is a leak unless its holder is a container
+    below its capacity, or the program touches memory for the first time that it allocated earlier. A search
+    for the holder lasts 0.3 s to several seconds. It is repeated at increasing intervals while memory grows,
+    because the holder may change.
 
-    It reads, and changes nothing of the program but for full collections of garbage. A forked child is not
-    watched.
+    The watch is read-only, except that it forces full garbage collections. Forked children are not watched.
 
     Args:
-        roots: Long-lived objects by name, to be named first; what they do not reach is named by module,
-            class, or function and variable.
-        seconds: Least time between two samples.
-        share: CPU time of samples as a part of the time, over 0; more gives a verdict sooner.
-        threshold_mb: Growth over the judged samples, in MB of 1e6 bytes, up to which memory counts as flat.
-        folder: Where `watch.json` and `watch.html` are kept up to date; None for nowhere.
-        trace: Name the lines that allocate, once there is a leak: from then on allocations are traced, and
-            the program is slower. Of a tensor Python sees the object, not its bytes.
-        automatic: Sample by itself after steps of the optimiser, and by time before the first of them. Growth
-            before it may be loading, and is never a leak.
-        at: Sample by itself after each call of this function, `package.module:function`.
+        roots: Long-lived objects by name, which are searched first. Other holders are reported by module,
+        class,
+            or function and variable.
+        seconds: Minimal time between two samples. share: Maximal share of the CPU time for samples, above 0.
+        A larger share gives an earlier verdict. threshold_mb: Growth over the judged samples that still
+        counts as flat, in MB of 1e6 bytes. folder: Folder in which `watch.json` and `watch.html` are kept up
+        to date, or `None` for no files. trace: Report the lines that allocate once there is a leak. The
+        program is slower from then on, because
+            allocations are traced. For tensors, the trace includes the object but not its data.
+        automatic: Sample automatically after optimizer steps, and by time before the first step. Growth
+        before
+            the first step may be loading, and is never a leak.
+        at: Sample automatically after each call of this function, `package.module:function`.
 
     Raises:
-        UsageError: If a number is out of its range, or `at` leads to no function.
+        UsageError: If a number is out of range, or `at` is not a function.
 
     >>> with Watch() as watch:
     ...     for step in range(3):
@@ -89,7 +96,7 @@ class Watch:
                 raise UsageError(f"{name} must be a number {least} 0, got {value!r}.")
         self._roots = dict(roots or {})
         self._folder = None if folder is None else Path(folder)
-        # What grows and has a name is a leak at once.
+        # With a patience of 0, growth with a known holder is a leak immediately.
         self._guard = MemoryGuard(threshold_mb=threshold_mb, searches_graphs=False, patience=0)
         self._components: dict[str, Callable[[], Any]] = {}
         self._seconds = self._least_seconds = seconds
@@ -102,14 +109,18 @@ class Watch:
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
-        self._own_seconds, self._write_cost = 0.0, 0.0  # of the wall clock, of this thread's CPU time
+        # Seconds of wall-clock time, and seconds of this thread's CPU time.
+        self._own_seconds, self._write_cost = 0.0, 0.0
         self._costs = deque[float](maxlen=_COSTS)
         self._step = self._first_step = self._next_step = 0
         self._samples = self._stage_samples = 0
         self._was_judged = self._grew = False
-        self._owed = 0  # samples that a pause of the program has left out
-        self._stride: int | None = None  # steps between two samples, None before that is known
-        self._distance = seconds  # in seconds, of two samples of this stage
+        # The number of samples missed during a pause of the program.
+        self._owed = 0
+        # Steps between two samples, or `None` before it is known.
+        self._stride: int | None = None
+        # Seconds between two samples of this stage.
+        self._distance = seconds
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
@@ -133,18 +144,20 @@ class Watch:
                 _LOG.error("the report of the watch cannot be written: %s", error)
 
     def track(self, name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
-        """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
+        """Track and judge the size of the object that a callable returns.
 
-        What counts are tensors and arrays that it reaches; not bytes, texts, numbers and containers.
+        The size counts tensors and arrays reachable from the object, not bytes, strings, numbers and
+        containers.
 
         Args:
-            name: As in findings and metrics.
-            component: Called at each sample; returns the object, or a container of several.
-            threshold_mb: Its own growth over the judged samples up to which it counts as flat, in MB of 1e6
-                bytes; None for that of the watch.
+            name: Name in findings and metrics. A name with `/` is part of the object named before the `/`.
+            component: Called at each sample. Returns the object, or a container of several objects.
+            threshold_mb: Growth over the judged samples that still counts as flat, in MB of 1e6 bytes, or
+            `None`
+                for the threshold of the watch.
 
         Raises:
-            UsageError: If the name is taken or no name.
+            UsageError: If the name is invalid or already used.
         """
         _require_component(name, component, self._components)
         self._components[name] = component
@@ -152,7 +165,7 @@ class Watch:
             self._guard.tracker.set_threshold(name, threshold_mb)
 
     def sample(self, step: int) -> None:
-        """Take a sample if one is due after this step; steps only rise."""
+        """Take a sample if one is due after this step. Steps must increase."""
         if step < self._next_step:
             return
         since = time.perf_counter() - self._sampled_at
@@ -166,13 +179,16 @@ class Watch:
             if since < self._distance:
                 return
             self._stride = max(1, step - self._step)
-        elif self._stage_samples and since < _SOONEST * self._distance:  # the program has become faster
+        elif self._stage_samples and since < _SOONEST * self._distance:
+            # The program has become faster.
             self._next_step = step + (self._stride or 1)
             return
         if os.getpid() != self._pid:
-            self._next_step = sys.maxsize  # a forked child
+            # This is a forked child.
+            self._next_step = sys.maxsize
             return
-        # The distance follows the CPU time of this thread: a busy machine must not make samples rare.
+        # The distance depends on the CPU time of this thread, because a busy machine must not make samples
+        # rare.
         began, searched, cpu_began = time.perf_counter(), self._guard.search_seconds, time.thread_time()
         self._take(step, is_after_pause)
         self._sampled_at = time.perf_counter()
@@ -186,16 +202,16 @@ class Watch:
 
     @property
     def _is_loading(self) -> bool:
-        """Whether the program may still import and load: it has an optimiser's first step before it."""
+        """Whether the program may still be importing and loading, before an optimizer's first step."""
         return self._phase is not None and self._phase.is_timed
 
     def _sample_counted(self, step: int) -> int:
-        """Take a sample if one is due; return the step before which none is."""
+        """Take a sample if one is due, and return the first step at which the next may be due."""
         self.sample(step)
         return self._next_step
 
     def _begin(self, step: int) -> None:
-        """Begin to judge, at the first step of an optimiser: what grew before was loaded."""
+        """Start judging at the first optimizer step. Earlier growth was loading."""
         self._found.clear()
         self._guard.findings.clear()
         self._guard.accuses = True
@@ -204,30 +220,30 @@ class Watch:
         self._was_judged = self._grew = False
 
     def restart(self, step: int) -> None:
-        """Judge only what comes after this step, because more memory is normal from here on."""
+        """Judge only samples after this step, because more memory is normal from then on."""
         self._grew = self._grows()
         self._guard.restart(step, "more memory is normal")
         self._stage_samples = self._owed = 0
         self._stride, self._next_step = None, step + 1
         self._distance = self._least_seconds
-        if len(self._costs) == _COSTS:  # the first ones are cold, and one may have searched for a holder
+        # The first samples are slower, and one may have searched for a holder.
+        if len(self._costs) == _COSTS:
             self._distance = max(self._distance, self._affordable_distance())
 
     def _affordable_distance(self) -> float:
-        """Return the seconds between two samples that keep to the share of time."""
+        """Return the seconds between two samples that respect the share of time."""
         return statistics.median(self._costs) / self._share
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found, in order."""
+        """All findings, in order."""
         return [each.finding for each in self._found.values()]
 
     @property
     def verdict(self) -> str:
-        """`leak`, `filling`, `flat`, or `undecided`: too few samples, or growth that is not certain.
+        """`leak`, `filling`, `flat`, or `undecided` (too few samples, or growth that is not certain).
 
-        Growth that has been flat since over a whole window of 96 samples has ended and counts no more, until
-        it begins again.
+        Growth counts as ended after a full window of 96 flat samples, until it resumes.
         """
         found = {each.finding.verdict for each in self._found.values() if each.ended is None}
         for certain in (TrendClass.leak, TrendClass.filling):
@@ -237,16 +253,16 @@ class Watch:
         return (TrendClass.flat if is_flat else TrendClass.undecided).value
 
     def metrics(self, per: str = "report") -> dict[str, float]:
-        """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all that is tracked.
+        """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all tracked objects.
 
-        Call it once for each `per`, such as "epoch": growth is that since the call before, in the first call
-        that since its first sample. MB are 1e6 bytes.
+        Call it once for each `per`, such as "epoch". The growth is relative to the previous call, or to the
+        first sample. MB are 1e6 bytes.
         """
         tags = self._guard.tracker.report(self._step).tags() if self._components else {}
         return {tag.replace("_per_report", f"_per_{per}"): value for tag, value in tags.items()}
 
     def report(self) -> WatchReport:
-        """Return what is known now."""
+        """Return a report of the current state."""
         return WatchReport(
             verdict=self.verdict,
             is_loading=self._is_loading,
@@ -264,9 +280,10 @@ class Watch:
         )
 
     def _grows(self) -> bool:
-        """Return whether anything grows, by what is judged of this stage, or else by the one before."""
+        """Return whether anything grows in this stage or, before its first test, in the previous one."""
         tests = self._guard.trends().values()
-        if all(test.samples < MIN_SAMPLES for test in tests):  # the first of a stage are passed over
+        # The first samples of a stage are skipped.
+        if all(test.samples < MIN_SAMPLES for test in tests):
             return self._grew
         return any(test.verdict is TrendClass.growing for test in tests)
 
@@ -283,7 +300,8 @@ class Watch:
         elapsed = time.perf_counter() - self._began
         self._series.add(step, elapsed, counters)
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
-        for finding in self._guard.findings:  # what is found again may have a name now
+        # A finding that is repeated may now have a holder.
+        for finding in self._guard.findings:
             key = finding.resource, finding.verdict
             self._found.setdefault(key, TimedFinding(finding, elapsed, step)).finding = finding
         self._guard.findings.clear()
@@ -291,11 +309,12 @@ class Watch:
         if self._trace is not None and self.verdict == TrendClass.leak.value:
             self._trace.sample()
         if elapsed - self._written_at > max(_WRITE_SECONDS, self._write_cost / self._share):
-            with suppress(OSError):  # a full disk may have room later, and at the end it is told
+            # A full disk may have space later, and the final write reports an error.
+            with suppress(OSError):
                 self._write()
 
     def _note_ends(self, step: int) -> None:
-        """Mark what has come to rest, such as a cache that is full, and what grew again after that."""
+        """Mark findings that have ended, such as a full cache, and findings that have resumed."""
         if not self._found or self._stage_samples % TEST_EVERY:
             return
         parts = self._guard.tracker.detectors().items()
@@ -322,7 +341,7 @@ def _require_component(name: str, component: object, taken: Container[str]) -> N
     require_free_name(name, taken)
     if not callable(component):
         what = f"track({name!r}) needs a function that returns the object"
-        raise UsageError(f"{what}, got a {type(component).__name__}: lambda: it.")
+        raise UsageError(f"{what}, but got a {type(component).__name__}. Pass lambda: it instead.")
 
 
 _ACTIVE: list[Watch] = []
@@ -330,14 +349,14 @@ _WAITING: dict[str, tuple[Callable[[], Any], float | None]] = {}
 
 
 def track(name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
-    """Follow the size of what a callable returns in the innermost watch, or in the next one to begin.
+    """Track the size of the object that a callable returns, in the innermost watch or in the next one.
 
     The arguments are those of `Watch.track`.
 
     >>> track("replay", lambda: [])
 
     Raises:
-        UsageError: If the name is taken or no name.
+        UsageError: If the name is invalid or already used.
     """
     if _ACTIVE:
         _ACTIVE[-1].track(name, component, threshold_mb)
