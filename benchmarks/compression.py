@@ -1,7 +1,7 @@
-"""Measure what compressed replay takes and costs: bytes a step, adding and sampling, over several games.
+"""Measure memory and speed of compressed replay: bytes per step, adding and sampling, for several games.
 
-`python scripts/compression.py out=<file>`; every row is measured beside the buffer that is not compressed and
-beside gathering as many frames from memory, in one process with one thread.
+Run it with `python scripts/compression.py out=<file>`. Each row also contains the uncompressed buffer and a
+gather of as many frames from memory, measured in the same process with one thread.
 """
 
 import json
@@ -47,43 +47,44 @@ Act = Callable[[TimeStep], np.ndarray]
 PolicyOf = Callable[[EnvSpec], Act]
 
 GAMES = ("pong", "breakout", "boxing", "seaquest", "ms_pacman")
-LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m
+# These are the sizes of size1m.
+LATENT = LatentSpec(deter_size=512, num_latents=32)
 WINDOWS, LENGTH, ENVS = 16, 64, 2
 _HOLD = 8
 _USAGE = """\
 Measure compressed replay: scripts/compression.py out=<file> [key=value ...]
 
   scripts/compression.py out=rows.json                  bytes and times of seven environments
-  scripts/compression.py out=deep.json deep=2000000     a replay for ten million steps, given new play
+  scripts/compression.py out=deep.json deep=2000000     fill a replay for ten million steps with new play
 
 """
 
 
 @dataclass(kw_only=True, slots=True)
 class Settings:
-    """What is measured, typed as key=value."""
+    """Settings of the measurement, typed as key=value."""
 
     out: str | None = None
     """JSON file for all rows."""
 
     steps: int = 3000
-    """Steps that each of two environments plays; they are added again and again."""
+    """Steps per environment, with two environments. The steps are added repeatedly."""
 
     records: int = 40_000
     """Records in each buffer."""
 
     deep: int = 0
-    """Steps of new Pong play to add to a replay for ten million; 0 measures the environments instead."""
+    """Steps of new Pong play for a replay of ten million, or 0 to measure the environments instead."""
 
     weights: str = "src/pretrained/pong/weights.safetensors"
-    """Agent of experiment=dreamer_ataripong whose play is measured too."""
+    """Weights of an agent of experiment=dreamer_ataripong, whose play is also measured."""
 
     torchrl: str | None = None
-    """Interpreter with torchrl, to measure its compressed storage on the same play; null leaves it out."""
+    """Interpreter with torchrl, to measure its compressed storage on the same play, or null to skip it."""
 
     def __post_init__(self) -> None:
         if not self.out:
-            raise UserError("out is missing: name a file for the rows, as in out=rows.json.")
+            raise UserError("out is missing. Set a file for the rows, e.g. out=rows.json.")
         for name, path in (("weights", self.weights), ("torchrl", self.torchrl)):
             if path is not None and not Path(path).is_file():
                 raise UserError(f"{name}={path} is no file.")
@@ -91,7 +92,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Real play, with the actions that follow each record."""
+    """Recorded steps, and the action that follows each record."""
 
     env: EnvSpec
     steps: list[TimeStep]
@@ -99,7 +100,7 @@ class Play:
 
 
 def play(config: EnvConfig, steps: int, policy_of: PolicyOf) -> Play:
-    """Return what two environments show and what a policy does there."""
+    """Return the observations of two environments with the actions of a policy."""
     environment = make_environment(config, 0)
     try:
         spec, step, seen, actions = environment.spec, environment.reset(), [], []
@@ -114,7 +115,7 @@ def play(config: EnvConfig, steps: int, policy_of: PolicyOf) -> Play:
 
 
 def random_policy(spec: EnvSpec, hold: int) -> Act:
-    """Return random actions, each held for `hold` steps."""
+    """Return a random policy that repeats each action for `hold` steps."""
     chance, calls, size = np.random.default_rng(0), count(), spec.action.size
     held = np.zeros((ENVS, size), np.float32)
 
@@ -128,7 +129,7 @@ def random_policy(spec: EnvSpec, hold: int) -> Act:
 
 
 def trained_policy(spec: EnvSpec, weights: str) -> Act:
-    """Return the sampled actions of an agent of experiment=dreamer_ataripong."""
+    """Return a policy that samples the actions of an agent of experiment=dreamer_ataripong."""
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     workflow = build_workflow(typed(job, DreamerTrainConfig), spec)
     load_weights(weights, networks_of(workflow))
@@ -136,7 +137,7 @@ def trained_policy(spec: EnvSpec, weights: str) -> Act:
 
 
 def plays(steps: int, weights: str) -> Iterator[tuple[str, str, Play]]:
-    """Yield environment, policy and play."""
+    """Yield each environment, policy and play."""
     for hold, policy in ((1, "random"), (_HOLD, f"random, held for {_HOLD} steps")):
         draw = partial(random_policy, hold=hold)
         for game in GAMES:
@@ -150,7 +151,7 @@ def plays(steps: int, weights: str) -> Iterator[tuple[str, str, Play]]:
 
 
 def _register() -> str:
-    """Register HalfCheetah as it is drawn, 64 x 64, and return its id."""
+    """Register HalfCheetah with rendered 64 x 64 images, and return its id."""
     name = "ReverieRenderedCheetah-v0"
     if name not in gymnasium.registry:
         os.environ.setdefault("MUJOCO_GL", "egl")
@@ -164,14 +165,14 @@ def _rendered_cheetah(**_: object) -> gymnasium.Env:
 
 
 def buffer_of(env: EnvSpec, records: int, **settings: object) -> EpisodeReplayBuffer:
-    """Return a buffer for two environments of size1m."""
+    """Return a buffer for two environments with size1m."""
     config = ReplayConfig(capacity=records, memory_budget_gib=2.0, **settings)  # pyright: ignore[reportArgumentType]
     spec = ReplaySpec(config, env.observation, env.action, ENVS, LENGTH + 1, LATENT)
     return EpisodeReplayBuffer(spec, generator=np.random.default_rng(0))
 
 
 def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
-    """Add play until there are so many records; return the mean microseconds of adding one."""
+    """Add play until the buffer contains `records` records. Return the mean microseconds per record."""
     latent = StoredLatent(torch.zeros(ENVS, 512), torch.zeros(ENVS, 32, dtype=torch.uint8))
     seconds, rounds = 0.0, records // ENVS
     for index in range(rounds):
@@ -192,7 +193,7 @@ def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
-    """Return the median time of a call."""
+    """Return the median milliseconds of a call."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -202,7 +203,7 @@ def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
 
 
 def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[str, object]:
-    """Return a row of the table."""
+    """Return one row of the table."""
     records = settings.records
     plain = buffer_of(played.env, records)
     coded = buffer_of(played.env, records, compressed=True, latent_every=8)
@@ -233,7 +234,7 @@ def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[st
     row["gather_limit_ms"] = milliseconds(move)
     row["plain_sample_ms"] = milliseconds(lambda: plain.sample(WINDOWS, out=kept["plain"]))
     row["compressed_sample_ms"] = milliseconds(lambda: coded.sample(WINDOWS, out=kept["compressed"]))
-    # What a thread that draws the next batch during an update would hide.
+    # This measures the time that a prefetch thread would hide behind an update.
     with ThreadPoolExecutor(1) as ahead:
         busy = torch.randn(600, 600)
 
@@ -260,7 +261,7 @@ def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[st
 
 
 def torchrl_storage(python: str, played: Play, rounds: int) -> dict[str, object]:
-    """Return bytes and times of torchrl's compressed storage with the frames of the first environment."""
+    """Return bytes and times of torchrl's compressed storage for the first environment's frames."""
     with TemporaryDirectory() as folder:
         frames = Path(folder) / "frames.npy"
         np.save(frames, np.stack([step.observation["image"][0] for step in played.steps]))

@@ -1,4 +1,4 @@
-"""Fill a replay for ten million steps of Pong with new play, and watch its memory and its windows."""
+"""Fill a replay for ten million steps with new Pong play, and monitor its memory and its windows."""
 
 from collections.abc import Iterator
 
@@ -13,13 +13,14 @@ from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, Repla
 from reverie.envs import EnvConfig, make_environment
 
 CAPACITY, ENVS, BUDGET_GIB, LATENT_EVERY = 10_000_000, 8, 1.4, 16
-LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m
+# These are the sizes of size1m.
+LATENT = LatentSpec(deter_size=512, num_latents=32)
 _ROWS, _BINS, _DRAWN = 96, 20, 100_000
 _TOLERANCE_BYTES = 1e6
 
 
 def fill_deep(steps: int) -> Iterator[dict[str, object]]:
-    """Add random play by eight emulators; yield what is held and taken at 96 moments, then the verdict."""
+    """Add random play of eight emulators. Yield memory and times at 96 moments, then the verdict."""
     environment, chance = make_environment(EnvConfig(game="pong", num_envs=ENVS), 0), np.random.default_rng(0)
     spec = environment.spec
     config = ReplayConfig(
@@ -55,7 +56,7 @@ def fill_deep(steps: int) -> Iterator[dict[str, object]]:
 
 
 def chi_square(replay: EpisodeReplayBuffer) -> float:
-    """Return how far the starts of windows are from uniform over twenty equal parts of every stream."""
+    """Return the chi-square statistic of window starts over twenty equal parts of each stream."""
     counts = np.zeros(_BINS)
     for _ in range(_DRAWN // 100):
         positions = replay.sample(100).positions

@@ -1,11 +1,11 @@
-"""Train Pong by many settings, each for the same CPU time, and measure what each has learned.
+"""Train Pong with different settings for the same CPU time, and measure the results.
 
     python benchmarks/race.py <folder> [minutes] [line ...]
 
-A line trains with one thread until its process has used the CPU for `minutes` (40), is probed, and leaves
-`<folder>/<line>.json`. A line that is there is skipped, one that was broken off continues. CPU time, not
-steps or updates, is what a user pays with; it is that of the machine and of its other load, so lines of one
-race are compared with each other only. Compiling counts.
+A line trains with one thread until its process has used the CPU for `minutes` (40). It is then probed and
+written to `<folder>/<line>.json`. A finished line is skipped, and an interrupted line continues. CPU time is
+the budget, because it is the user's cost. It depends on the machine and its load, so lines are comparable
+only within one race. Compilation counts.
 """
 
 import json
@@ -46,7 +46,7 @@ LINES = {
     "barlow_uniform": ("buffer.newest_share=0",),
     "float32": ("precision=float32",),
 }
-"""What each line changes in the preset; the seed is 1 for all."""
+"""Changes to the preset by line. The seed is 1 for all lines."""
 
 _COMMON = (
     "experiment=dreamer_ataripong",
@@ -61,7 +61,7 @@ _LATEST = 10
 
 
 def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
-    """Train one line up to its CPU time, probe it, and return its row of the table."""
+    """Train one line for its CPU time, probe it, and return its table row."""
     run, spent_file = folder / name, folder / f"{name}.cpu_seconds"
     spent = float(spent_file.read_text()) if spent_file.exists() else 0.0
     if spent < 60 * minutes:
@@ -79,7 +79,8 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
                 times = used.cpu_times()
                 spent = before + times.user + times.system
                 spent_file.write_text(f"{spent:.0f}")
-        finally:  # also if this process is to stop: the line continues from its checkpoint
+        finally:
+            # The time is also written on interruption, because the line continues from its checkpoint.
             process.send_signal(signal.SIGTERM)
             if process.wait() not in (0, RESUME_ME_EXIT_CODE, -signal.SIGTERM):
                 raise SystemExit(f"{name}: the run ended with exit code {process.returncode}")
@@ -89,7 +90,7 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
 
 
 def row_of(run: Path, probed: str) -> dict[str, Any]:
-    """Return what the log and the probe of a run say at its end."""
+    """Return the final results in the log and the probe of a run."""
     log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     returns = [line["episode/return"] for line in log if "episode/return" in line]
     trained = [line for line in log if "train/updates" in line][-_LATEST:]
@@ -109,7 +110,7 @@ def row_of(run: Path, probed: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Race the lines that have no result yet, one after the other."""
+    """Run the lines without a result, one after another."""
     _, given, minutes_text, *names = [*sys.argv, *["", "40"][len(sys.argv) - 1 :]]
     if not given or not minutes_text.replace(".", "", 1).isdecimal() or not set(names) <= LINES.keys():
         sys.stderr.write(f"{__doc__}\nLines: {', '.join(LINES)}\n")

@@ -1,8 +1,8 @@
-"""Run every job of a multirun as a task on a Ray cluster, each in its own process and folder; resumable.
+"""Run the jobs of a multirun as tasks on a Ray cluster, each in its own process and folder; resumable.
 
-Plain Ray tasks, not Ray Tune: nothing is searched or scheduled here, and Tune also needs pandas, pyarrow
-and tensorboardX. A job is a run folder with its `config.yaml`; to begin it is to resume it. On a cluster
-of several machines `sweep.out` has to be a folder that all of them share.
+It uses plain Ray tasks instead of Ray Tune: there is no search or schedule here, and Tune also needs pandas,
+pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting it means resuming it. On
+a cluster of several machines, `sweep.out` must be a shared folder.
 """
 
 import ctypes
@@ -46,11 +46,11 @@ _ON_PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
 _AVERAGED = "episode/return"
 _LAST = ("evaluation/return_mean", "population/fitness_best_ever", "step")
 _USAGE = """\
-Run every combination of the values listed, on Ray: sweep.py [overrides of reverie-train] sweep.out=<folder>
+Run all combinations of the listed values on Ray: sweep.py [overrides of reverie-train] sweep.out=<folder>
 
   sweep.py experiment=dreamer_catch seed=1,2 world_model.losses.reward=true,false sweep.out=sweeps/reward
 
-The same command again skips what is finished and continues the rest.
+The same command again skips finished jobs and continues the others.
 
 """
 
@@ -60,16 +60,16 @@ class SweepConfig:
     """Settings of the sweep itself, typed as sweep.key=value."""
 
     out: str | None = None
-    """Folder of the jobs and of `sweep.json`; it has to be given."""
+    """Folder of the jobs and of `sweep.json`. Required."""
 
     address: str | None = None
-    """`auto`, or the address of a cluster to join; null uses this machine."""
+    """`auto`, or the address of an existing cluster, or null for this machine."""
 
     cpus: int = 1
-    """CPUs of each job; as many jobs run at a time as there is room for."""
+    """CPUs per job. The number of parallel jobs follows from it."""
 
     last: int = 20
-    """Episodes at the end of a job whose returns are averaged for the table."""
+    """Number of last episodes whose returns are averaged in the table."""
 
     def __post_init__(self) -> None:
         require_range("sweep", self, "cpus", "last", ge=1)
@@ -81,18 +81,18 @@ class Job:
 
     folder: Path
     values: dict[str, Any]
-    """The settings in which the jobs differ."""
+    """Values of the settings that differ between jobs."""
 
     exit_code: int | None = None
-    """None until it has ended, 0 once all its steps are taken."""
+    """`None` while the job is unfinished, 0 after its last step."""
 
     metrics: dict[str, float] = field(default_factory=dict)
-    """Its last numbers; those of episodes are means over the last of them."""
+    """Last values of its metrics. Episode metrics are means over the last episodes."""
 
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a sweep; exit code 2 after a mistake, 1 if a job has not finished."""
+    """Run a sweep. Exit with 2 on invalid arguments, and with 1 if a job is unfinished."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, overrides = own_settings(SweepConfig, typed_here, "sweep", _USAGE, "sweep.")
     jobs = sweep(config, overrides)
@@ -102,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
-    """Run all jobs that are not finished; `sweep.json` is up to date after each.
+    """Run all unfinished jobs, and update `sweep.json` after each.
 
     Raises:
-        UserError: If a job cannot run, or the folder holds another sweep; no job has begun then.
+        UserError: If a job cannot run, or the folder contains another sweep. No job has started then.
     """
     if config.out is None:
         raise UserError("a sweep needs a folder for its jobs. Add sweep.out=sweeps/<name>.")
@@ -124,12 +124,12 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
         if any(job.exit_code != 0 for job in jobs):
             _run(config, out, jobs)
     except ClusterLost as error:
-        raise UserError(f"{error} Repeat the command to run what is left.") from error
+        raise UserError(f"{error} Repeat the command to run the remaining jobs.") from error
     return jobs
 
 
 def table(jobs: list[Job]) -> Table:
-    """Return a row for each job: its settings, how it ended, and its numbers."""
+    """Return a row for each job: its settings, its exit code and its metrics."""
     keys = list(jobs[0].values)
     metrics = sorted({name for job in jobs for name in job.metrics})
     shown = Table("job", *keys, "exit", *metrics)
@@ -144,7 +144,7 @@ def table(jobs: list[Job]) -> Table:
 
 
 def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
-    """Return the jobs, with the settings that not all of them share and saved results; sets their folders."""
+    """Return the jobs with their differing settings and saved results, and set their folders."""
     settings = [dict(leaves(config)) for config in configs]
     varied = [key for key in settings[0] if any(each[key] != settings[0][key] for each in settings)]
     jobs = []
@@ -162,19 +162,19 @@ def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
 
 
 def _require_same(job: Job, config: TrainConfig) -> None:
-    """Refuse a folder that holds another job."""
+    """Refuse a folder that contains another job."""
     file = job.folder / CONFIG_FILE
     if file.exists():
         saved, asked = read_config(file), OmegaConf.structured(config)
         for each in (saved, asked):
-            # A run decides on these itself.
+            # A run chooses these settings itself.
             each.resume, each.compile, each.threads = None, Compile.auto, None
         if saved != asked:
-            raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
+            raise UserError(f"{job.folder} contains a job of another sweep. Choose another sweep.out.")
 
 
 def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
-    """Run the jobs that are not finished on the cluster, as many at a time as it has room for."""
+    """Run the unfinished jobs on the cluster, as many in parallel as fit."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
     cluster = Cluster(config.address, cpus, setting="sweep.address")
     try:
@@ -183,7 +183,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
                 f"sweep.cpus={config.cpus}: no machine of sweep.address={config.address} has more than "
                 f"{count_text(max(cluster.cpus), 'CPU')}. Set sweep.cpus={max(1, *cluster.cpus)}."
             )
-        # By value: a worker finds Reverie, and not this file.
+        # Pickled by value, because workers can import Reverie but not this file.
         cluster.ray.cloudpickle.register_pickle_by_value(sys.modules[run_job.__module__])
         task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
         due = [job for job in jobs if job.exit_code != 0]
@@ -207,7 +207,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
 
 
 def _write(out: Path, jobs: list[Job]) -> None:
-    """Write `sweep.json`, whole or not at all."""
+    """Write `sweep.json` atomically."""
     ended = []
     for job in jobs:
         values = {key: getattr(value, "name", value) for key, value in job.values.items()}
@@ -218,7 +218,7 @@ def _write(out: Path, jobs: list[Job]) -> None:
 
 
 def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:
-    """Continue the job in a run folder, with `cpus` threads; return its exit code and last numbers."""
+    """Continue the job in a run folder with `cpus` threads. Return its exit code and last metrics."""
     with open(Path(folder) / OUTPUT, "ab") as output:
         ended = subprocess.run(
             [sys.executable, "-c", _TRAIN, f"resume={folder}"],
@@ -233,7 +233,7 @@ def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:
 
 
 def last_metrics(folder: Path, last: int) -> dict[str, float]:
-    """Return the last numbers of a run's `metrics.jsonl`, {} without one."""
+    """Return the last values in a run's `metrics.jsonl`, or {} if it does not exist."""
     file = folder / METRICS_FILE
     lines = list(read_lines(file)) if os.path.lexists(file) else []
     found = {name: float(line[name]) for line in lines for name in _LAST if name in line}
@@ -244,5 +244,5 @@ def last_metrics(folder: Path, last: int) -> dict[str, float]:
 
 
 def _stop_with_parent() -> None:
-    """Let the system send SIGTERM, after which a run saves and ends, when the worker dies."""
+    """Make the system send SIGTERM, on which a run saves and exits, when the worker dies."""
     ctypes.CDLL(None).prctl(_ON_PARENT_DEATH, signal.SIGTERM)

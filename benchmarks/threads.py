@@ -1,9 +1,8 @@
-"""Compare the number of threads that a run chooses with every fixed number, on a quiet and on a busy machine.
+"""Compare a run's choice of the number of threads with fixed numbers, on a quiet and a busy machine.
 
-`python -m benchmarks.threads --out docs/results/performance/threads.json` needs two free cores for 25
-minutes.
-Each block chooses as a new run does, then times whole updates with every number of threads in turns. The
-figure is the time of an update with the choice over the best one, the median of five blocks.
+`python -m benchmarks.threads --out docs/results/performance/threads.json` needs two idle cores for 25
+minutes. Each block chooses like a new run, and then times whole updates with each number of threads in turn.
+The result is the median over five blocks of the update time with the choice, relative to the best time.
 """
 
 import argparse
@@ -37,7 +36,7 @@ SITUATIONS: dict[str, dict[str, int]] = {
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Keep `count` processes busy inside the `with` block, on the CPUs of this one."""
+    """Keep `count` processes busy inside the `with` block, on this process's CPUs."""
     with ExitStack() as running:
         for _ in range(count):
             process = running.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -47,7 +46,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def times(update: Callable[[], object], counts: list[int], seconds: float) -> dict[int, list[float]]:
-    """Return the seconds of each update by number of threads, in turns, for `seconds` of each number."""
+    """Return the seconds of each update by number of threads, in turn, for `seconds` per number."""
     found: dict[int, list[float]] = {count: [] for count in counts}
     while sum(found[counts[0]]) < seconds or len(found[counts[0]]) < 3:
         for count in counts:
@@ -59,7 +58,7 @@ def times(update: Callable[[], object], counts: list[int], seconds: float) -> di
 
 
 def block(settings: list[str], cpus: int, seconds: float) -> dict[str, Any]:
-    """Choose once, time every number, and return what was found."""
+    """Choose a number of threads, time every number, and return the results."""
     [job] = compose_jobs([*settings, "device=cpu"])
     config = typed(job)
     recipe, env = recipe_of(config), spec_of(config.env)

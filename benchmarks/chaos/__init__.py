@@ -1,6 +1,6 @@
-"""Kill a training run again and again, resume it each time, and compare it with the unbroken run.
+"""Repeatedly kill and resume a training run, and compare the result with an uninterrupted run.
 
-`python scripts/chaos.py`; `reverie.testing.fingerprint` says what is compared.
+Run it with `python scripts/chaos.py`. `reverie.testing.fingerprint` defines the comparison.
 """
 
 import json
@@ -43,11 +43,11 @@ _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _TRAIN = [sys.executable, "-c", "from reverie.commands.command_line import main; main()"]
 _PREFIX = "chaos."
 _USAGE = """\
-Kill a run at random moments, resume it each time, and compare it with the unbroken run.
+Kill a run at random moments, resume it each time, and compare it with an uninterrupted run.
 
   python scripts/chaos.py experiment=dreamer_catch device=cpu chaos.kills=20 chaos.out=<folder>
 
-chaos.torchrun=true kills torchrun, or one of its ranks, and requires that no process is left 10 s later.
+chaos.torchrun=true kills torchrun, or one of its ranks, and requires that all processes end within 10 s.
 
 """
 
@@ -57,47 +57,47 @@ class ChaosConfig:
     """Settings of `scripts/chaos.py`, typed as `chaos.<name>=<value>`."""
 
     kills: int = 20
-    """How often the run is killed."""
+    """Number of kills."""
 
     seed: int = 0
-    """Seed of the moments and the signals."""
+    """Seed of the kill times and signals."""
 
     ranks: int = 1
-    """How many processes share the run; one of them, drawn anew each time, is killed."""
+    """Number of processes that share the run. A random one of them is killed each time."""
 
     torchrun: bool = False
-    """Start the ranks by `torchrun`, and kill torchrun or one of its ranks."""
+    """Start the ranks with `torchrun`, and kill torchrun or one of its ranks."""
 
     longest_life: float = 10.0
-    """Seconds after which a process is killed at the latest, unless a write is waited for."""
+    """Maximal lifetime of a process in seconds, unless the kill waits for a write."""
 
     out: str = "chaos"
-    """Folder for both runs and for chaos.json; it must not exist yet."""
+    """Folder for both runs and for chaos.json. It must not exist yet."""
 
     def __post_init__(self) -> None:
         require_range("chaos", self, "kills", "ranks", ge=1)
         require_range("chaos", self, "longest_life", gt=0)
         if Path(self.out).exists():
-            raise UserError(f"chaos.out={self.out} exists already; choose another folder.")
+            raise UserError(f"chaos.out={self.out} exists already. Choose another folder.")
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One end of one process."""
+    """The end of one process."""
 
     phase: str
-    """What was waited for: `any moment`, or a write."""
+    """Event that triggered the kill: `any moment`, or a write."""
 
     signal: str
     exit_code: int
     seconds: float
-    """Life of the process."""
+    """Lifetime of the process."""
 
     target: str = "run"
-    """What was killed: the `run`, `torchrun`, or a `rank` of torchrun."""
+    """Target of the kill: the `run`, `torchrun`, or a `rank` of torchrun."""
 
     seconds_to_end: float | None = None
-    """Seconds until no process was left; only measured under torchrun."""
+    """Seconds until all processes had ended. Measured only under torchrun."""
 
 
 @dataclass(slots=True)
@@ -114,19 +114,20 @@ class ChaosResult:
 
     @property
     def passed(self) -> bool:
-        """Whether both runs are equal in every hash."""
+        """Whether all hashes of both runs are equal."""
         return bool(self.unbroken) and self.unbroken == self.broken
 
     def as_json(self) -> str:
-        """Return all of it."""
+        """Return the result as JSON text."""
         return json.dumps({"passed": self.passed, **asdict(self)}, indent=1) + "\n"
 
 
 @exit_on_user_error()
 def main() -> None:
-    """Run `scripts/chaos.py`; exit code 0 if both runs are equal, 1 if not, 2 for a mistake."""
+    """Run `scripts/chaos.py`. Exit with 0 if both runs are equal, 1 if not, and 2 on invalid arguments."""
     settings, overrides = own_settings(ChaosConfig, sys.argv[1:], "chaos", _USAGE, _PREFIX)
-    compose_jobs(overrides)  # a mistake in the run's own settings is refused before anything starts
+    # Invalid settings of the run are rejected before any process starts.
+    compose_jobs(overrides)
     folder = Path(settings.out)
     result = chaos(
         overrides,
@@ -156,22 +157,22 @@ def chaos(
     torchrun: bool = False,
     longest_life: float = 10.0,
 ) -> ChaosResult:
-    """Run once unbroken and once with `kills` kills, each followed by a resume, and compare the ends.
+    """Run once without kills and once with `kills` kills and resumes, and compare the results.
 
-    Signals and moments are drawn from `seed`: SIGKILL, SIGTERM, SIGINT or SIGUSR1 at any moment, or SIGKILL
-    in the middle of a write: a checkpoint, the deletion of an old one, a replay file, the log.
+    `seed` determines signals and times: SIGKILL, SIGTERM, SIGINT or SIGUSR1 at any moment, or SIGKILL during
+    a write (a checkpoint, the deletion of an old one, a replay file, or the log).
 
     Args:
-        overrides: Of the run, as typed.
-        kills: How often it is killed; fewer if it comes to its end before.
-        seed: Of the moments.
-        folder: Where both runs are made, `unbroken` and `broken`.
-        ranks: How many processes share each of them.
-        torchrun: Whether torchrun starts them. Then SIGKILL is the only signal.
-        longest_life: Seconds after which a process is killed at the latest, unless a write is waited for.
+        overrides: Overrides of the run, as typed.
+        kills: Number of kills. It may be lower if the run ends earlier.
+        seed: Seed of the kill times.
+        folder: Folder of both runs, `unbroken` and `broken`.
+        ranks: Number of processes that share each run.
+        torchrun: Whether torchrun starts the ranks. The only signal is then SIGKILL.
+        longest_life: Maximal lifetime of a process in seconds, unless the kill waits for a write.
 
     Raises:
-        RuntimeError: If a process ended in a way that no signal explains, or outlived torchrun.
+        RuntimeError: If a process ended without being killed, or outlived torchrun.
     """
     result = ChaosResult(list(overrides), seed, ranks, torchrun)
     moments = random.Random(seed)
@@ -185,14 +186,15 @@ def chaos(
         if killed is None:
             break
         result.kills.append(killed)
-        (folder / RESULT).write_text(result.as_json())  # A chaos that is killed itself leaves its kills.
+        # The result is written after each kill, so that a killed chaos run keeps it.
+        (folder / RESULT).write_text(result.as_json())
     _finish(start(_next_life(overrides, broken), broken, ranks))
     result.broken = fingerprint(broken)
     return result
 
 
 def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
-    """Return how to continue: once there is a configuration, by resuming, as a user would."""
+    """Return the arguments that continue the run: a resume if it has a configuration, as a user would."""
     if (run_dir / CONFIG_FILE).exists():
         return [f"resume={run_dir}"]
     return [*overrides, f"run_dir={run_dir}"]
@@ -201,7 +203,7 @@ def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
 def _one_life(
     overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int, longest: float
 ) -> Kill | None:
-    """Start or resume the run and kill it; None if it came to its end before."""
+    """Start or resume the run and kill it. Returns `None` if the run ended before the kill."""
     phase = moments.choice(["any moment", *_PHASES])
     number = signal.SIGKILL if phase in _PHASES else moments.choice(_SIGNALS)
     delay = moments.uniform(0, longest)
@@ -209,11 +211,13 @@ def _one_life(
     processes = _start(_next_life(overrides, run_dir), run_dir, ranks)
     process = moments.choice(processes) if ranks > 1 else processes[0]
     _wait_for(phase, delay, run_dir, process)
-    if number != signal.SIGKILL:  # while libraries are imported, other signals are Python's own affair
+    # While libraries are being imported, Python handles the other signals itself.
+    if number != signal.SIGKILL:
         _wait(process, lambda: _printed(run_dir) > printed)
     if process.poll() is None:
         process.send_signal(number)
-    if number == signal.SIGUSR1:  # the run continues: it is killed a moment later
+    # SIGUSR1 does not end the run, so it is killed shortly afterwards.
+    if number == signal.SIGUSR1:
         _wait(process, lambda: time.monotonic() - started > 1.5 * delay)
         process.kill()
     code = process.wait(_PATIENCE_SECONDS)
@@ -228,7 +232,7 @@ def _one_life(
 def _one_life_of_torchrun(
     overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int, longest: float
 ) -> Kill | None:
-    """Start or resume the run, kill torchrun or one of its ranks, and wait until no process is left."""
+    """Start or resume the run, kill torchrun or one of its ranks, and wait for the end of all processes."""
     phase, delay = moments.choice(["any moment", *_PHASES]), moments.uniform(0, longest)
     target, index = moments.choice(["torchrun", "rank"]), moments.randrange(ranks)
     started = time.monotonic()
@@ -237,7 +241,8 @@ def _one_life_of_torchrun(
     started_ranks = psutil.Process(torchrun.pid).children()
     if target == "rank" and len(started_ranks) == ranks:
         started_ranks[index].kill()
-    else:  # torchrun has not started all ranks yet
+    else:
+        # torchrun has not started all ranks yet.
         target = "torchrun"
         torchrun.kill()
     killed = time.monotonic()
@@ -246,7 +251,7 @@ def _one_life_of_torchrun(
         time.sleep(0.1)
         torchrun.poll()
     if left:
-        raise RuntimeError(f"{patience:g} s after {target} was killed these processes are left: {left}")
+        raise RuntimeError(f"{patience:g} s after the kill of {target}, these processes are alive: {left}")
     seconds_to_end = round(time.monotonic() - killed, 2)
     if (code := torchrun.wait()) == 0:
         return None
@@ -256,7 +261,7 @@ def _one_life_of_torchrun(
 
 
 def _marked(run_dir: Path) -> list[str]:
-    """Return the living processes that torchrun has started for a run, directly or not, and torchrun."""
+    """Return the live processes of a run under torchrun, including torchrun itself."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -276,21 +281,22 @@ def _wait_for(phase: str, delay: float, run_dir: Path, process: "subprocess.Pope
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Return the exit code of a rank that has lost another one, and is killed if it does not end for it."""
+    """Return the exit code of a rank that has lost another rank. Kill it if it does not exit."""
     try:
         return process.wait(_LOST_SECONDS)
-    except subprocess.TimeoutExpired:  # torchrun does so too
+    except subprocess.TimeoutExpired:
+        # torchrun does the same.
         process.kill()
         return process.wait()
 
 
 def _unfinished(run_dir: Path) -> set[str]:
-    """Return the checkpoints that are being written or deleted."""
+    """Return the checkpoints that are currently being written or deleted."""
     return {path.name for path in (run_dir / CHECKPOINTS).glob(f"*{UNFINISHED}")}
 
 
 def _checkpoints(run_dir: Path) -> set[str]:
-    """Return the whole checkpoints; a new one is followed by the deletion of an old one."""
+    """Return the complete checkpoints. After a new one is written, an old one is deleted."""
     return {path.name for path in (run_dir / CHECKPOINTS).glob("step_*[0-9]")}
 
 
@@ -299,7 +305,7 @@ def _replay_files(run_dir: Path) -> set[str]:
 
 
 def _log_lines(run_dir: Path) -> set[str]:
-    """Return the size of the log, which is another one after each line."""
+    """Return the size of the log, which changes with each line."""
     path = run_dir / METRICS_FILE
     return {str(path.stat().st_size)} if path.exists() else set()
 
@@ -310,11 +316,11 @@ _PHASES: dict[str, Callable[[Path], set[str]]] = {
     "a replay file is being written": _replay_files,
     "a log line is being written": _log_lines,
 }
-"""What changes on disk with each kind of write."""
+"""Function that observes each kind of write on disk."""
 
 
 def _start(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
-    """Start the processes of a run; several as torchrun does, which itself would end those that are left."""
+    """Start the processes of a run. Several start as under torchrun, but without its supervision."""
     environments = [dict(os.environ)]
     if ranks > 1:
         with socket.socket() as free:
@@ -333,7 +339,7 @@ def _start(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subproc
 
 
 def _start_torchrun(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
-    """Start a run as a user does; its processes have the run's folder in their environment."""
+    """Start a run like a user. Its processes have the run's folder in their environment."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command = [*torchrun, f"--nproc-per-node={ranks}", *_TRAIN, *arguments]
     with _log_of(run_dir).open("ab") as log:
@@ -342,34 +348,34 @@ def _start_torchrun(arguments: Sequence[str], run_dir: Path, ranks: int) -> "lis
 
 
 def _heed_ctrl_c() -> None:
-    """Undo what a shell does to jobs in its background, which would pass on to the run."""
+    """Restore SIGINT, which a shell ignores in background jobs and which the run would inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Return the file next to the run that holds what its processes printed."""
+    """Return the file next to the run that captures the output of its processes."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     return run_dir.with_name(f"{run_dir.name}.log")
 
 
 def _printed(run_dir: Path) -> int:
-    """Return how much the run's processes have printed; the first line comes when a run heeds signals."""
+    """Return the size of the processes' output. A run handles signals from its first line on."""
     log = _log_of(run_dir)
     return log.stat().st_size if log.exists() else 0
 
 
 def _wait(process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> None:
-    """Wait for a moment, or for the end of the process."""
+    """Wait for an event or for the end of the process."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while process.poll() is None and not has_come() and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
 
 
 def _finish(processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Wait for the end of a run that nobody kills.
+    """Wait for the end of a run that is not killed.
 
     Raises:
-        RuntimeError: If it does not end well.
+        RuntimeError: If its exit code is not 0.
     """
     codes = [process.wait() for process in processes]
     if any(codes):

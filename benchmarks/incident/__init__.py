@@ -1,1 +1,1 @@
-"""What the incident reports claimed, measured."""
+"""Measurements of the claims in the incident reports."""

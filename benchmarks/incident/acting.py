@@ -1,4 +1,4 @@
-"""Acting with and without its two guards: how much memory each step of an environment leaves in use."""
+"""Measure the memory retained per environment step while acting, with and without the two guards."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching
 
 WARM_UP_STEPS = 20
-"""Steps of the environments before the first reading: what the first steps allocate once is no growth."""
+"""Environment steps before the first reading, because first steps allocate memory that stays."""
 
 _STATE = "workflow.world_model.rssm._state"
 
 
 class Actor:
-    """Acts and remembers, as the loop of a run does between its updates."""
+    """Acts and records, like the loop of a run between its updates."""
 
     def __init__(self, parts: DreamerParts) -> None:
         self.parts = parts
         self.arrival = parts.environment.reset()
 
     def act(self, steps: int) -> None:
-        """Take steps in all environments together."""
+        """Step all environments `steps` times."""
         workflow, replay = self.parts.workflow, self.parts.replay
         for _ in range(steps):
             collected = workflow.collect_step(self.arrival)
@@ -39,16 +39,16 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is held at the border of a step."""
+    """Memory between two steps."""
 
     steps: int
-    """Steps since the first reading, of all environments together."""
+    """Steps since the first reading, summed over environments."""
 
     held_bytes: int
-    """In use beyond the first reading."""
+    """Bytes in use in addition to the first reading."""
 
     nodes: int
-    """Autograd nodes that the workflow keeps alive."""
+    """Autograd nodes kept alive by the workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +59,31 @@ class ActingRow:
     detached: Detached
     num_envs: int
     readings: tuple[Reading, ...]
-    """At the start, half-way and at the end."""
+    """At the start, half-way, and at the end."""
 
     holders: tuple[str, ...]
-    """Paths of the tensors that hold a graph at the end."""
+    """Paths of the tensors that retain a graph at the end."""
 
     given_back_bytes: int
-    """Bytes freed at the end by forgetting the RSSM's cached state."""
+    """Bytes freed at the end by clearing the RSSM's cached state."""
 
     @property
     def nodes_per_step(self) -> float:
-        """Autograd nodes that stay for each step of all environments together."""
+        """Autograd nodes retained per step of all environments together."""
         return (self.readings[-1].nodes - self.readings[0].nodes) / self.readings[-1].steps
 
     @property
     def bytes_per_agent_step(self) -> float:
-        """Bytes that stay in use for each step of one environment."""
+        """Bytes retained per step of one environment."""
         return self.readings[-1].held_bytes / (self.readings[-1].steps * self.num_envs)
 
     @property
     def state_has_graph(self) -> bool:
-        """Whether `rssm._state` carries a graph after the step."""
+        """Whether `rssm._state` has a graph after the step."""
         return any(path.startswith(_STATE) for path in self.holders)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
+        """Return all fields as JSON values."""
         return {
             "no_grad": self.no_grad,
             "detached": self.detached.value,
@@ -100,7 +100,7 @@ class ActingRow:
 
 
 def acting_rows(config: DreamerTrainConfig, steps: int) -> list[ActingRow]:
-    """Return every combination of the guards, each measured over as many steps of a run of its own."""
+    """Measure each combination of the guards over `steps` steps, with a new run for each."""
     return [
         measure_acting(config, no_grad, detached, steps)
         for no_grad, detached in product((False, True), reversed(Detached))
@@ -108,7 +108,7 @@ def acting_rows(config: DreamerTrainConfig, steps: int) -> list[ActingRow]:
 
 
 def measure_acting(config: DreamerTrainConfig, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
-    """Build the parts of a run, set the guards of acting, act, and measure what stays."""
+    """Build the components of a run, set the guards, act, and measure the retained memory."""
     with TemporaryDirectory() as folder:
         parts = DreamerRecipe().build(config, Path(folder))
         with closing(parts.environment):
@@ -122,7 +122,7 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
     workflow, actor = parts.workflow, Actor(parts)
     roots = {"workflow": workflow}
     actor.act(WARM_UP_STEPS)
-    # Before bytes are read: the first search of a process keeps what it learns.
+    # This search comes before the bytes are read, because the first search in a process fills its caches.
     found = find_graph_holders(roots)
     first_bytes = settled_bytes(workflow.device)
     readings = [Reading(0, 0, num_nodes(found))]
@@ -140,5 +140,5 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
 
 
 def num_nodes(found: GraphReport) -> int:
-    """Return the autograd nodes of all graphs together."""
+    """Return the number of autograd nodes in all graphs."""
     return sum(holder.nodes for holder in found.holders)

@@ -1,4 +1,4 @@
-"""Measure what the incident reports claimed, on the parts of a real run: `python -m benchmarks.incident`."""
+"""Measure the claims of the incident reports with a real run: `python -m benchmarks.incident`."""
 
 import gc
 import json
@@ -31,12 +31,13 @@ from reverie.utils.units import count_text
 
 _PREFIX = "incident."
 _USAGE = """\
-Measure what the incident reports claimed: python -m benchmarks.incident [experiment=<name>] [key=value ...]
+Measure the claims of the incident reports: python -m benchmarks.incident [experiment=<name>] [key=value ...]
 
 """
 REENACTMENT_JSON = "reenactment.json"
 _LEAST_STEPS = 10
-_WIDTH = 150  # of a table that is not shown on a terminal
+# The width of a table whose output is not a terminal.
+_WIDTH = 150
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,10 +45,10 @@ class IncidentConfig:
     """Settings of `python -m benchmarks.incident`, typed as `incident.<name>=<value>`."""
 
     steps: int = 300
-    """Steps of the environments over which each combination of guards is measured."""
+    """Environment steps per combination of guards."""
 
     out: str | None = None
-    """Folder of `reenactment.json`; null to write nothing."""
+    """Folder for `reenactment.json`, or null for no file."""
 
     def __post_init__(self) -> None:
         if self.steps < _LEAST_STEPS:
@@ -56,7 +57,7 @@ class IncidentConfig:
 
 @dataclass(frozen=True, slots=True)
 class Reenactment:
-    """The tables of one re-enactment."""
+    """The tables of one reenactment."""
 
     command: str
     config: TrainConfig
@@ -85,15 +86,18 @@ class Reenactment:
             raise UserError(f"incident.out={folder} cannot be written: {error.strerror}.") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
+        """Return all tables as JSON values."""
         return {
             "command": self.command,
             "versions": versions(self.config.device.value),
             "num_envs": self.config.env.num_envs,
             "batch_size": self.config.training.batch_size,
             "sequence_length": getattr(
-                self.config.training, "sequence_length", None
-            ),  # a population has none
+                self.config.training,
+                "sequence_length",
+                None,
+                # A population has no acting table.
+            ),
             "acting": [row.as_dict() for row in self.acting],
             "stored_losses": [asdict(row) for row in self.losses],
             "kept_arrays": [asdict(row) for row in self.arrays],
@@ -138,9 +142,9 @@ class Reenactment:
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what the command line asks for, print the tables, and write them if `incident.out` is given.
+    """Measure the requested configuration, print the tables, and save them if `incident.out` is set.
 
-    One environment acts unless `env.num_envs` is given. A CPU takes about a minute.
+    One environment acts unless `env.num_envs` is set. The command needs about a minute on a CPU.
 
     Raises:
         SystemExit: With code 2 after a `UserError`.
@@ -152,7 +156,7 @@ def main(arguments: list[str] | None = None) -> None:
         overrides.insert(0, "experiment=dreamer_incident")
     config = typed(compose_jobs(overrides)[0])
     if config.run_dir is not None or config.resume is not None:
-        raise UserError("benchmarks.incident makes no run and reads none; leave out run_dir and resume.")
+        raise UserError("benchmarks.incident neither makes nor reads a run. Omit run_dir and resume.")
     folder = None if settings.out is None else Path(settings.out)
     if folder is not None:
         _check_folder(folder)
@@ -165,12 +169,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
-    """Return the re-enactment with the parts of one run, made anew for each combination of guards."""
+    """Reenact the incident with the components of one run, rebuilt for each combination of guards."""
     if isinstance(config, PopulationTrainConfig):
         losses = stored_losses_of_agents(config, environment_spec(config, recipe_of(config)))
         return Reenactment(command, config, [], losses, [])
     assert isinstance(config, DreamerTrainConfig)
-    gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
+    # Objects that exist now are excluded, so that each of the later hundred collections is short.
+    gc.freeze()
     acting = acting_rows(config, steps)
     with TemporaryDirectory() as folder:
         parts = DreamerRecipe().build(config, Path(folder))

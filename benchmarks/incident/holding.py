@@ -1,4 +1,4 @@
-"""What a stored loss and a tensor made by `torch.from_numpy` really hold."""
+"""Measure the memory retained by a stored loss and by a tensor made with `torch.from_numpy`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,27 +27,27 @@ _ROUNDS = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredLoss:
-    """The loss of one update, stored in one way."""
+    """The loss of one update, stored in one of several ways."""
 
     kept: str
     held_bytes: int
     nodes: int
-    """Autograd nodes that live on with it."""
+    """Autograd nodes kept alive by the loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptArray:
-    """Something of an episode that is kept while all else is dropped."""
+    """A part of an episode that is kept while the rest is dropped."""
 
     kept: str
     shown_bytes: int
-    """What its arrays and tensors show, each byte counted once."""
+    """Bytes visible through its arrays and tensors, each byte counted once."""
 
     held_bytes: int
 
 
 def held_by(parts: DreamerParts, batch_size: int) -> tuple[list[KeptArray], list[StoredLoss]]:
-    """Act until replay has a batch, and return what is held by frames and by losses that are kept."""
+    """Act until replay has a batch, and measure the memory retained by kept frames and losses."""
     actor = Actor(parts)
     frames = _episode_frames(actor)
     while not parts.replay.can_sample:
@@ -56,9 +56,10 @@ def held_by(parts: DreamerParts, batch_size: int) -> tuple[list[KeptArray], list
 
 
 def stored_losses(parts: DreamerParts, batch_size: int) -> list[StoredLoss]:
-    """Return what the total loss of one update holds, for each way to store it; replay must have a batch.
+    """Measure the memory retained by the total loss of one update, for each way to store it.
 
-    Parameters are not changed. Their gradients stay, as they do in a run, and are not counted.
+    The replay must contain a batch. Parameters are not changed. Their gradients stay, like in a run, and do
+    not count.
     """
     workflow = parts.workflow
     batch = parts.replay.sample(batch_size).to(workflow.device)
@@ -67,14 +68,16 @@ def stored_losses(parts: DreamerParts, batch_size: int) -> list[StoredLoss]:
         losses, _, _ = workflow.losses(batch, workflow.noise["update"])
         return workflow.total(losses)
 
-    new_loss().backward()  # makes the gradients
+    # This creates the gradients.
+    new_loss().backward()
     return _stored_in_all_ways(workflow, new_loss)
 
 
 def stored_losses_of_agents(config: PopulationTrainConfig, spec: EnvSpec) -> list[StoredLoss]:
-    """Return what a loss of one agent of a population holds, critic's and actor's, for each way to store it.
+    """Measure the memory retained by the losses of one agent of a population, for each way to store them.
 
-    One agent and one batch, as the trainer of the incident report had them; here all members share a loss.
+    One agent and one batch are used, like in the trainer of the incident report. In a population of this
+    project, all members share a loss.
     """
     device = torch.device(config.device.value)
     members, td3 = Members(Sizes.of(spec, config.td3), 1, device), TD3(config.td3)
@@ -90,7 +93,8 @@ def stored_losses_of_agents(config: PopulationTrainConfig, spec: EnvSpec) -> lis
         def new_loss(loss_of: LossOf = loss_of, leaves: Stacked = leaves) -> Tensor:
             return td3.total(loss_of(members, leaves, piece))
 
-        new_loss().backward()  # makes the gradients
+        # This creates the gradients.
+        new_loss().backward()
         stored = _stored_in_all_ways(members, new_loss)
         found += [replace(each, kept=f"{name}: {each.kept}") for each in stored]
     return found
@@ -101,7 +105,7 @@ def _stored_in_all_ways(owner: DreamerWorkflow | Members, new_loss: Callable[[],
 
 
 def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
-    """Return what is held by what one may keep of an episode: an array of its own with these frames."""
+    """Measure the memory retained by parts of an episode, where the episode is an array of these frames."""
     frame, stacked = frames[:1].nbytes, frames[:_STACKED_FRAMES].nbytes
     one = "torch.from_numpy of one frame"
 
@@ -133,7 +137,7 @@ def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
 
 
 def _episode_frames(actor: Actor) -> NDArray[Any]:
-    """Return what the first environment shows while acting, (100, ...) in its own dtype."""
+    """Return the first environment's observations while acting, (100, ...) in their own dtype."""
     found = []
     for _ in range(EPISODE_FRAMES):
         found.append(next(iter(actor.arrival.observation.values()))[0])

@@ -1,4 +1,4 @@
-"""What an object keeps in use, measured: bytes before it is made and after."""
+"""Measure the memory that an object keeps in use: the bytes before and after its creation."""
 
 import gc
 from collections.abc import Callable
@@ -8,20 +8,21 @@ from typing import Any
 import torch
 from heapwatch.counters.glibc import in_use_bytes
 
-_TRIALS = 5  # freed blocks that the allocator caches move single ones by some 300 bytes
+# Several trials, because blocks cached by the allocator change a single one by about 300 bytes.
+_TRIALS = 5
 
 
 def settled_bytes(device: torch.device) -> int:
-    """Return the bytes in use on a device, once cycles are collected; of a CPU those of this process."""
+    """Collect cycles, and return the bytes in use on a device. For a CPU, only this process counts."""
     gc.collect()
     return torch.cuda.memory_allocated() if device.type == "cuda" else in_use_bytes()
 
 
 def held_bytes(make: Callable[[], Any], device: torch.device) -> int:
-    """Return the bytes that stay in use for as long as what `make` returns is kept.
+    """Return the bytes in use while the result of `make` is kept.
 
-    It is made 6 times: the first time something else may be allocated for good, and the median of the others
-    is returned.
+    `make` is called 6 times, because the first call may allocate memory permanently. The result is the median
+    of the other calls.
     """
     make()
     found = []

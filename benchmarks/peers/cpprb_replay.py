@@ -1,4 +1,4 @@
-"""cpprb's ReplayBuffer: a vector step added per call, or as many single steps drawn as a batch has."""
+"""cpprb's ReplayBuffer: add one vector step per call, or sample a batch of single steps."""
 
 import numpy as np
 import psutil
@@ -32,7 +32,7 @@ added = 0
 
 
 def add() -> None:
-    """Add a step of every environment."""
+    """Add a step of each environment."""
     global added
     replay.add(**pool[added % len(pool)])
     added += 1

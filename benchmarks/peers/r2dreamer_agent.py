@@ -1,7 +1,7 @@
-"""r2dreamer's Dreamer for Pong from the user's checkout, made as its own `train.py` makes it.
+"""r2dreamer's Dreamer for Pong, built from the user's checkout in the same way as by its `train.py`.
 
-Two patches where there is no CUDA: its autocast to float16 is off, so it computes in float32, and nothing is
-pinned. On a CPU it runs as written, not compiled.
+Without CUDA, two patches apply: autocast to float16 is off, so it computes in float32, and memory is not
+pinned. Otherwise it runs unmodified on a CPU, uncompiled.
 """
 
 import subprocess
@@ -17,11 +17,11 @@ from tensordict import TensorDict
 
 ACTIONS = 6
 _SIZE1M = ("deter=512", "hidden=64", "discrete=4", "depth=4", "units=64")
-"""The Nature paper's smallest size, which r2dreamer has no file for."""
+"""The Nature paper's smallest size, for which r2dreamer has no file."""
 
 
 def compose(options: dict[str, Any], *overrides: str) -> Any:
-    """Return r2dreamer's own configuration of Atari; `quick` takes tiny sizes."""
+    """Return r2dreamer's own configuration for Atari. `quick` selects tiny sizes."""
     device = options.get("device", "cpu")
     is_small = options["size"] == "1M"
     size = [f"model.{pair}" for pair in _SIZE1M] if is_small else [f"model=size{options['size']}"]
@@ -45,23 +45,25 @@ def compose(options: dict[str, Any], *overrides: str) -> Any:
 
 
 def build(options: dict[str, Any], cfg: Any) -> Any:
-    """Return the agent, patched for a machine without CUDA; its checkout can be imported from then on."""
+    """Return the agent, patched for a machine without CUDA. Its checkout is importable afterwards."""
     sys.path.insert(0, options["checkout"])
     import dreamer
 
-    torch.set_float32_matmul_precision("high")  # as its train.py
+    # This is the setting of its train.py.
+    torch.set_float32_matmul_precision("high")
     if not torch.cuda.is_available():
         dreamer.autocast = partial(torch.autocast, enabled=False)
         TensorDict.pin_memory = lambda self, *_, **__: self
     torch.manual_seed(0)
     image = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     actions = gym.spaces.Box(0, 1, (ACTIONS,), np.float32)
-    actions.discrete = True  # as its OneHotAction says it
+    # Its OneHotAction sets the same attribute.
+    actions.discrete = True
     return dreamer.Dreamer(cfg.model, gym.spaces.Dict({"image": image}), actions).to(cfg.device)
 
 
 def facts(options: dict[str, Any], agent: Any) -> dict[str, Any]:
-    """Return the commit of the checkout, with what was changed in it, and how many parameters are trained."""
+    """Return the commit of the checkout, a marker for local changes, and the number of parameters."""
     folder = options["checkout"]
     git = ["git", f"--git-dir={folder}/.git", f"--work-tree={folder}", "describe", "--always", "--dirty"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()

@@ -1,4 +1,4 @@
-"""One action of each environment by r2dreamer's agent: images of the host in, actions and latents out."""
+"""Measure one action per environment by r2dreamer's agent, with images and results in host memory."""
 
 import torch
 from r2dreamer_agent import build, compose, facts
@@ -20,9 +20,10 @@ state = agent.get_initial_state(num_envs)
 
 
 def step() -> None:
-    """Choose actions and bring to the host what is stored."""
+    """Choose actions, and copy the values to be stored to the host."""
     global state
-    # As in its trainer's loop; the copy is its own, since acting puts floats where the images were.
+    # This follows the loop of its trainer. The copy is needed, because acting overwrites the images with
+    # floats.
     action, state = agent.act(observation.to(cfg.device).clone(), state)
     action.cpu()
     state.cpu()

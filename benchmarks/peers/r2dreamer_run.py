@@ -9,9 +9,10 @@ from serve import Server
 
 
 def main() -> None:
-    """Train until no more blocks are asked for; the emulator's process imports this file and must not."""
+    """Train until no more blocks are requested. The emulator's process imports this file without training."""
     server = Server()
-    ratio = 0.5 if server.options["quick"] else 32  # an update for every 32 agent steps
+    # One update per 32 agent steps.
+    ratio = 0.5 if server.options["quick"] else 32
     cfg = compose(
         server.options,
         f"env.train_ratio={ratio}",
@@ -29,7 +30,7 @@ def main() -> None:
     update = agent.update
 
     def updated(replay: Any) -> Any:
-        """Make an update, which ends a cycle."""
+        """Make an update, and end a cycle."""
         metrics = update(replay)
         next(cycles)
         return metrics
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def take_bytes() -> None:
-    """Let the emulator take a setting's name as bytes, as older ones did: for the emulator's process."""
+    """Make the emulator's process accept a setting's name as bytes, like older versions."""
 
     class Interface(ale_py.ALEInterface):
         def setInt(self, key: bytes, value: int) -> None:
@@ -52,7 +53,7 @@ def take_bytes() -> None:
 
 
 def _drop(*_: Any, **__: Any) -> None:
-    """Log nothing: our metrics are written rarely, sheeprl's are off."""
+    """Log nothing. Metrics are rarely written in our runs and are off in sheeprl's."""
 
 
 if __name__ == "__main__":

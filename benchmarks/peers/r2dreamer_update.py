@@ -1,4 +1,4 @@
-"""One gradient step of r2dreamer on a batch of random pixels that is at hand: its replay is none of it."""
+"""One gradient step of r2dreamer on a prepared batch of random pixels, without its replay."""
 
 import torch
 from r2dreamer_agent import ACTIONS, build, compose, facts
@@ -26,10 +26,10 @@ initial = agent.rssm.initial(cfg.batch_size)
 
 
 class AtHand:
-    """Stands where `Dreamer.update` expects a replay."""
+    """Replaces the replay in `Dreamer.update`."""
 
     def sample(self) -> tuple[TensorDict, None, tuple[torch.Tensor, torch.Tensor]]:
-        """Return the batch; the images' place in the copy is taken by their floats."""
+        """Return a copy of the batch, in which the update replaces the images by floats."""
         return data.clone(recurse=False), None, initial
 
     def update(self, index: None, stoch: torch.Tensor, deter: torch.Tensor) -> None:

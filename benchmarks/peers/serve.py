@@ -1,7 +1,7 @@
-"""The peers' side of a benchmark: a process that measures when it is told to, in lines of JSON.
+"""The peer's side of a benchmark: a process that measures on request, with a protocol of JSON lines.
 
-Runs in `.venv-peers`, knows nothing of Reverie, and is started by its suite with one argument, the options.
-What a library prints goes to stderr; stdout is for answers alone.
+It runs in `.venv-peers` without Reverie. The suite starts it with one argument, the options. Output of
+libraries goes to stderr, because stdout is reserved for answers.
 """
 
 import json
@@ -29,22 +29,22 @@ class Server:
         torch.set_num_threads(self.options["threads"])
 
     def ready(self, *packages: str, **facts: Any) -> None:
-        """Say that a block may be asked for, with the versions of what is measured."""
+        """Report that blocks may be requested, with the versions of the measured packages."""
         versions = {name: version(name) for name in (*packages, "torch", "numpy")}
         self._send(facts={"versions": versions, **facts})
 
     def requests(self) -> Iterator[float]:
-        """Give the length of each block that is asked for, in seconds, until the input ends."""
+        """Yield the length of each requested block in seconds, until the input ends."""
         for line in sys.stdin:
             yield json.loads(line)["seconds"]
 
     def answer(self, calls: list[float], **facts: Any) -> None:
-        """Answer with the seconds of each call of a block."""
+        """Send the seconds of each call of a block."""
         memory = psutil.Process().memory_info().rss
         self._send(calls=calls, facts={"rss_mb": memory / 1e6, "peak_mb": peak_mb(self.device), **facts})
 
     def run(self, call: Callable[[], Any], share: float = 1.0) -> None:
-        """Time a function for every block that is asked for; only a share of each call is told."""
+        """Time a function for each requested block, and report the given share of each call's time."""
         synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
         for seconds in self.requests():
             reset_peak(self.device)
@@ -57,7 +57,7 @@ class Server:
             self.answer(calls)
 
     def cycles(self, *packages: str, **facts: Any) -> Iterator[None]:
-        """Time a loop that is not ours: advance this at the end of each cycle, from the first untimed one on.
+        """Time a foreign loop, which advances this iterator at the end of each cycle, first without timing.
 
         Raises:
             SystemExit: When the input ends.
@@ -82,16 +82,17 @@ class Server:
 
 
 def reset_peak(device: str) -> None:
-    """Let `peak_mb` count from now on."""
+    """Restart the peak that `peak_mb` returns."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    elif os.path.exists(_CLEAR_REFS):  # not every kernel has it
+    elif os.path.exists(_CLEAR_REFS):
+        # Some kernels lack this file.
         with open(_CLEAR_REFS, "w") as peak:
             peak.write("5")  # "reset the peak resident set size to the current one", proc(5)
 
 
 def peak_mb(device: str) -> float:
-    """Return the most memory of this process since `reset_peak`: allocated on a GPU, resident on a CPU."""
+    """Return this process's peak memory since `reset_peak`: allocated on a GPU, resident on a CPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
     with open("/proc/self/status") as status:

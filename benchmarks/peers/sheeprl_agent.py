@@ -1,4 +1,4 @@
-"""sheeprl's DreamerV3 of the Nature paper for Pong, made as its own `main` makes it."""
+"""sheeprl's DreamerV3 of the Nature paper for Pong, built in the same way as by its `main`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ ACTIONS = 6
 
 
 def compose(options: dict[str, Any], *overrides: str) -> Any:
-    """Return sheeprl's own configuration of `dreamer_v3_5`; `quick` takes tiny sizes."""
+    """Return sheeprl's own configuration of `dreamer_v3_5`. `quick` selects tiny sizes."""
     quick = [
         "algo.cnn_channels_multiplier=2",
         "algo.per_rank_batch_size=2",
@@ -47,5 +47,5 @@ def build(options: dict[str, Any], cfg: Any) -> tuple[Fabric, Any]:
 
 
 def num_parameters(*modules: Any) -> int:
-    """Return how many parameters are trained."""
+    """Return the number of trained parameters."""
     return sum(parameter.numel() for module in modules for parameter in module.parameters())

@@ -1,4 +1,4 @@
-"""One action of each environment by sheeprl's player: images of the host in, actions and latents out."""
+"""Measure one action per environment by sheeprl's player, with images and results in host memory."""
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ player.init_states()
 
 
 def step() -> None:
-    """Choose actions and bring to the host what is stored."""
-    # As in the loop of sheeprl's `main`.
+    """Choose actions, and copy the values to be stored to the host."""
+    # This follows the loop of sheeprl's `main`.
     with torch.inference_mode():
         prepared = prepare_obs(fabric, observation, cnn_keys=cfg.algo.cnn_keys.encoder, num_envs=num_envs)
         actions = player.get_actions(prepared)

@@ -1,4 +1,4 @@
-"""sheeprl's replay of sequences in RAM: one vector step added per call, or one batch of windows drawn."""
+"""sheeprl's replay of sequences in RAM: add one vector step per call, or sample a batch of windows."""
 
 import numpy as np
 import psutil
@@ -13,7 +13,7 @@ generator = np.random.default_rng(0)
 
 
 def vector_step() -> dict[str, np.ndarray]:
-    """Return what sheeprl stores of a step of all environments, without latents."""
+    """Return the data that sheeprl stores for a step of all environments, without latents."""
     flag = np.zeros((1, envs, 1), np.float32)
     return {
         "rgb": generator.integers(256, size=(1, envs, 3, 64, 64), dtype=np.uint8),
@@ -32,7 +32,7 @@ added = 0
 
 
 def add() -> None:
-    """Add a step of every environment."""
+    """Add a step of each environment."""
     global added
     replay.add(pool[added % len(pool)])
     added += 1

@@ -31,7 +31,7 @@ write_latent_states = dreamer_v3_5.write_latent_states
 
 
 def after_update(*arguments: Any) -> None:
-    """Write back the latents, which ends a cycle."""
+    """Write back the latents, and end a cycle."""
     write_latent_states(*arguments)
     next(cycles)
 

@@ -1,4 +1,4 @@
-"""One gradient step of sheeprl's `dreamer_v3_5` on a batch of random pixels; without its metrics."""
+"""One gradient step of sheeprl's `dreamer_v3_5` on a batch of random pixels, without its metrics."""
 
 import hydra
 import torch

@@ -1,4 +1,4 @@
-"""torchrl's CompressedListStorage: frames of one environment added by hundreds, windows of them read."""
+"""torchrl's CompressedListStorage: add the frames of one environment in hundreds, and read windows."""
 
 import time
 
@@ -26,7 +26,7 @@ windows, length = options["windows"], options["length"]
 
 
 def draw() -> None:
-    """Read as many frames as a batch has, in windows; no sampler is asked, its time would only be added."""
+    """Read the frames of a batch of windows, without a sampler, which would only add time."""
     starts = chance.integers(len(frames) - length, size=(windows, 1))
     storage.get((starts + np.arange(length + 1)).ravel().tolist())
 

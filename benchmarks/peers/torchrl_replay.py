@@ -1,6 +1,6 @@
-"""torchrl's TensorDictReplayBuffer with SliceSampler: 100 steps of one environment added, or windows drawn.
+"""torchrl's TensorDictReplayBuffer with SliceSampler: add 100 steps of one environment, or sample windows.
 
-A call of adding is told as the time of 8 steps, which is what the others add in a call: 8/100 of it.
+A call that adds is reported as 8/100 of its time, because the other replays add 8 steps per call.
 """
 
 import psutil
@@ -17,7 +17,7 @@ batch, length = (2, 8) if options["quick"] else (16, 64)
 
 
 def chunk(env: int) -> TensorDict:
-    """Return steps that follow one another in one environment."""
+    """Return consecutive steps of one environment."""
     flag = torch.zeros(CHUNK, 1, dtype=torch.bool)
     return TensorDict(
         {

@@ -1,4 +1,4 @@
-"""What the rows of a run share: settings, rates of the machine, configurations, peers."""
+"""The common context of benchmark rows: settings, machine rates, configurations and peers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,31 +37,31 @@ class BenchConfig:
     """Settings of `scripts/benchmark.py`, typed as `bench.<name>=<value>`."""
 
     rows: str | None = None
-    """Rows to measure, with commas between them; null measures all."""
+    """Comma-separated rows to measure, or null for all rows."""
 
     out: str | None = None
-    """File for everything as JSON; null writes none."""
+    """JSON file for all results, or null for no file."""
 
     repetitions: int = 5
-    """Undisturbed blocks wanted of each variant; at most twice as many are tried."""
+    """Required undisturbed blocks per variant. At most twice as many are tried."""
 
     block_seconds: float = 1.0
-    """How long the calls of a block last, or as long as one call takes."""
+    """Duration of a block, or of one call if that is longer."""
 
     quick: bool = False
-    """Tiny networks and buffers, to see that everything works; the times mean nothing."""
+    """Tiny networks and buffers for a functional check. The times are meaningless."""
 
     threads: int | None = None
-    """CPU threads of torch, ours and the peers'; null takes a thread for each core."""
+    """CPU threads of torch, for Reverie and the peers, or null for one per core."""
 
     peers: bool = True
-    """Whether peers are measured beside ours, where `make bench-peers` has installed them."""
+    """Whether to measure the peers that `make bench-peers` has installed."""
 
     peers_python: str = ".venv-peers/bin/python"
     """Interpreter of the peers."""
 
     r2dreamer: str | None = None
-    """Checkout of github.com/NM512/r2dreamer, a peer without a package; null leaves it out."""
+    """Checkout of github.com/NM512/r2dreamer, a peer without a package, or null to skip it."""
 
     def __post_init__(self) -> None:
         for name in ("repetitions", "threads"):
@@ -71,12 +71,12 @@ class BenchConfig:
         if self.block_seconds < 0:
             raise UserError(f"bench.block_seconds must not be negative, got {self.block_seconds:g}.")
         if self.out is not None and not Path(self.out).absolute().parent.is_dir():
-            raise UserError(f"bench.out={self.out} lies in no folder that exists; make it first.")
+            raise UserError(f"bench.out={self.out} is in a folder that does not exist. Create it first.")
         if self.r2dreamer is not None and not self.peers:
-            raise UserError("bench.r2dreamer measures a peer, and bench.peers=false measures none; drop one.")
+            raise UserError("bench.r2dreamer is a peer, but bench.peers=false excludes peers. Omit one.")
         if self.r2dreamer is not None and not (Path(self.r2dreamer) / "dreamer.py").is_file():
             raise UserError(
-                f"bench.r2dreamer={self.r2dreamer} holds no dreamer.py; give the folder of a checkout of "
+                f"bench.r2dreamer={self.r2dreamer} contains no dreamer.py. Set the folder of a checkout of "
                 "github.com/NM512/r2dreamer."
             )
 
@@ -86,35 +86,35 @@ class Bench:
     """One run of the suite.
 
     Args:
-        settings: Of the command.
-        overrides: Of the configuration, as the user typed them; they come after those of a row.
+        settings: Settings of the command.
+        overrides: Overrides of the configuration, as typed. They are applied after a row's overrides.
     """
 
     settings: BenchConfig
     overrides: Sequence[str] = ()
     notices: list[str] = field(default_factory=list)
-    """Sentences about what was not measured."""
+    """Sentences about skipped measurements."""
 
     _rates: Rates | None = field(default=None, init=False)
 
     @cached_property
     def config(self) -> DreamerTrainConfig:
-        """The configuration without any row's own overrides: for device and precision."""
+        """The configuration without a row's overrides, used for device and precision."""
         return self.compose()
 
     @cached_property
     def device(self) -> torch.device:
-        """Where networks live."""
+        """Device of the networks."""
         return torch.device(self.config.device.value)
 
     def rates(self) -> Rates:
-        """Return the limits of this machine, the best of the run so far; they are measured at every call."""
+        """Measure the limits of this machine, and return the best ones of the run so far."""
         now = measure_rates(self.device, autocast_dtype(self.config), self.settings.quick)
         self._rates = now if self._rates is None else self._rates.best_of(now)
         return self._rates
 
     def overrides_of(self, *overrides: str) -> list[str]:
-        """Return the overrides of a row: Pong with batches of 16 x 64, the row's, `quick`, the user's."""
+        """Return a row's overrides: Pong with batches of 16 x 64, the row's own, `quick`, and the user's."""
         quick = _QUICK if self.settings.quick else ()
         pong = ("experiment=dreamer_atari100k", "env.game=pong", *_PAPER_BATCH)
         return [*pong, *overrides, *quick, *self.overrides]
@@ -125,17 +125,17 @@ class Bench:
         return typed(job, DreamerTrainConfig)
 
     def workflow(self, config: DreamerTrainConfig, num_envs: int = 1) -> DreamerWorkflow:
-        """Return a workflow for Pong, without an emulator; the same seed gives the same parameters."""
+        """Return a workflow for Pong without an emulator. The same seed gives the same parameters."""
         seed_global(config.seed)
         return build_workflow(config, pong_spec(num_envs))
 
     def dreamers(self, task: str, *, decoder_free: bool = False, **options: object) -> list[ProcessVariant]:
-        """Return the peers that are DreamerV3 too: sheeprl, and r2dreamer where its checkout is given.
+        """Return the DreamerV3 peers: sheeprl, and r2dreamer if its checkout is set.
 
         Args:
-            task: What follows the peer's name in the names of the scripts.
-            decoder_free: Whether r2dreamer's default is added, which does less work.
-            options: For their scripts, as in `peers`.
+            task: Suffix of the script names, after the peer's name.
+            decoder_free: Whether to add r2dreamer's default, which does less work.
+            options: Options of the scripts, see `peers`.
         """
         found = self.peers("sheeprl", f"sheeprl_{task}", **options)
         if self.settings.r2dreamer is None:
@@ -149,18 +149,18 @@ class Bench:
         return found
 
     def peers(self, name: str, script: str, **options: object) -> list[ProcessVariant]:
-        """Return the peer that a script under benchmarks/peers serves, or nothing, with a notice.
+        """Return the peer served by a script in benchmarks/peers, or an empty list with a notice.
 
         Args:
-            name: Of the variant.
-            script: Its name, without .py.
-            options: What it is told, beside threads, device and precision.
+            name: Name of the variant.
+            script: Name of the script, without .py.
+            options: Options in addition to threads, device and precision.
         """
         if not self.settings.peers:
             return []
         python = Path(self.settings.peers_python)
         if not python.exists():
-            self._notice(f"no peers: {python} is missing; run make bench-peers")
+            self._notice(f"no peers: {python} is missing. Run make bench-peers.")
             return []
         command = [str(python), str(PEER_SCRIPTS / f"{script}.py")]
         shared = {
@@ -181,7 +181,7 @@ class Bench:
 
 
 def pong_spec(num_envs: int) -> EnvSpec:
-    """Return what Pong looks like to the networks: images of 64 x 64 x 3 bytes and 6 actions."""
+    """Return Pong's spec for the networks: images of 64 x 64 x 3 bytes, and 6 actions."""
     image = ArraySpec((64, 64, 3), np.dtype(np.uint8))
     return EnvSpec(
         name="atari/pong",

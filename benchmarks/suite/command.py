@@ -1,4 +1,4 @@
-"""`scripts/benchmark.py`: measure, print the table, write the raw figures."""
+"""`scripts/benchmark.py`: measure, print the table, and write the raw data."""
 
 import json
 import os
@@ -21,11 +21,11 @@ from reverie.utils.errors import exit_on_user_error
 
 _PREFIX = "bench."
 _USAGE = """\
-Time Reverie beside its peers and the limits of the machine: scripts/benchmark.py [key=value ...]
+Compare Reverie's speed with its peers and the machine's limits: scripts/benchmark.py [key=value ...]
 
   python scripts/benchmark.py bench.rows=update_size1m          one row
-  python scripts/benchmark.py bench.rows=policy_step,replay     rows by the beginning of their names
-  python scripts/benchmark.py bench.out=<file> device=cuda      all rows, on a GPU, and everything as JSON
+  python scripts/benchmark.py bench.rows=policy_step,replay     rows by name prefix
+  python scripts/benchmark.py bench.out=<file> device=cuda      all rows on a GPU, also saved as JSON
 
 Other settings are those of a run (scripts/train.py --help).
 
@@ -34,21 +34,23 @@ Other settings are those of a run (scripts/train.py --help).
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run the suite; exit code 2 for a mistake in what was asked."""
+    """Run the suite. Exit with 2 on invalid arguments."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     rows = fill(", ".join(ROWS), width=100, initial_indent="  ", subsequent_indent="  ")
     usage = f"{_USAGE}Rows:\n{rows}\n\n"
     settings, overrides = own_settings(BenchConfig, typed_here, "benchmark", usage, _PREFIX)
     names = chosen_rows(settings.rows)
     bench = Bench(settings, overrides)
-    bench.compose()  # a mistake in the run's own settings is told before anything starts
+    # Invalid settings of the run are rejected before any measurement.
+    bench.compose()
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-    keep_heap()  # as a run does
+    # A run makes the same call.
+    keep_heap()
     run_rows(bench, names, typed_here)
 
 
 def run_rows(bench: Bench, names: list[str], command: list[str]) -> None:
-    """Measure rows one after another; print each, and write `bench.out` anew, as soon as it is there."""
+    """Measure the rows in order. Print each and update `bench.out` as soon as it is finished."""
     before = read_load()
     results: list[Result] = []
     for name in names:
@@ -66,7 +68,7 @@ def run_rows(bench: Bench, names: list[str], command: list[str]) -> None:
 
 
 def _report(bench: Bench, command: list[str], results: list[Result], others_cpu: float) -> dict[str, Any]:
-    """Return everything as JSON."""
+    """Return all results as JSON values."""
     return {
         "command": command,
         "quick": bench.settings.quick,

@@ -1,4 +1,4 @@
-"""Variants of one row, measured in turn and brought into results."""
+"""Measure the variants of a row in turn, and collect the results."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,15 +20,15 @@ def compare(
     derived: dict[str, float],
     notes: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Measure variants in turn, close them, and return a result of each.
+    """Measure variants in turn, close them, and return a result for each.
 
     Args:
         bench: The run of the suite.
         row: Name of the row.
-        variants: The first is the one that the others are compared with.
-        floor: The limit of all of them, or how it follows from what was measured.
-        derived: Amounts per call, which are told per second.
-        notes: What differs from the work of the first, by the name of the variant.
+        variants: The others are compared with the first.
+        floor: The common limit, or a function that derives it from the measurements.
+        derived: Amounts per call, reported per second.
+        notes: Differences to the work of the first variant, by variant name.
     """
     try:
         blocks = interleave(variants, bench.settings.repetitions, bench.settings.block_seconds)

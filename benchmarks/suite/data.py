@@ -1,4 +1,4 @@
-"""Random records and batches: what the networks cost does not depend on what they see."""
+"""Random records and batches. The cost of the networks does not depend on their input."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.utils.timestep import EnvSpec, TimeStep
 
 _EPISODE = 1000
-"""Records of an episode in a filled replay; Pong's have 800 and more."""
+"""Records per episode in a filled replay. Pong's episodes have 800 or more."""
 
 
 def random_batch(config: DreamerTrainConfig, env: EnvSpec, seed: int = 0) -> SequenceBatch:
-    """Return a batch as the replay gives it, of random pixels, actions and rewards; no episode ends in it."""
+    """Return a batch of random pixels, actions and rewards in the replay's format, without episode ends."""
     generator = torch.Generator().manual_seed(seed)
     size = config.training.batch_size
     shape = (size, config.training.sequence_length + 1)
@@ -55,7 +55,7 @@ def random_arrival(env: EnvSpec, generator: np.random.Generator) -> TimeStep:
 
 
 def flagged(arrival: TimeStep, step: int) -> TimeStep:
-    """Return an arrival as that of one step of episodes that all have the same length."""
+    """Return a step with the flags of its position in episodes of constant length."""
     if 0 < step % _EPISODE < _EPISODE - 1:
         return arrival
     flags = np.ones_like(arrival.is_first)

@@ -1,4 +1,4 @@
-"""How fast this machine multiplies, convolves and copies: the floor under every time of the same run."""
+"""Measure the machine's rates for products, convolutions and copies, as lower bounds for all times."""
 
 import time
 from collections.abc import Callable
@@ -10,14 +10,15 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-_SECONDS = 0.5  # for each rate; the best call counts
+# Seconds for each rate. The fastest call counts.
+_SECONDS = 0.5
 _CHANNELS = (32, 64, 128)
-"""Of the convolutions that are tried, 5 x 5 on images of 16 x 16."""
+"""Channels of the tested convolutions, 5 x 5 on images of 16 x 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Floating-point operations of one call, a multiplication and an addition counted as two."""
+    """Floating-point operations of one call. A multiplication and an addition count as two."""
 
     conv_flops: int
     matmul_flops: int
@@ -25,27 +26,27 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The best rates seen, in the number of threads and the precision of the run."""
+    """The best measured rates, with the threads and the precision of the run."""
 
     matmul_flops_per_s: float
     conv_flops_per_s: float
     copy_bytes_per_s: float
-    """Bytes of the source per second; reading and writing it moves twice as many."""
+    """Bytes of the source per second. Reading and writing transfers twice as many."""
 
     def seconds_of(self, work: Work) -> float:
-        """Return how long the work takes at the better rate: what is not multiplied costs nothing here."""
+        """Return the seconds of the work at the better rate. Other operations count as free."""
         best = max(self.matmul_flops_per_s, self.conv_flops_per_s)
         return (work.conv_flops + work.matmul_flops) / best
 
     def best_of(self, other: "Rates") -> "Rates":
-        """Return the better of both in each kind."""
+        """Return the better rate of each kind."""
         return Rates(*(max(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Rates:
-    """Return the rates of a large matrix product, of the best of three convolutions, and of a large copy.
+    """Measure a large matrix product, the best of three convolutions, and a large copy.
 
-    COST: 3 s; `quick` takes smaller ones, for a moment.
+    COST: 3 s. `quick` uses small sizes and is almost instant.
     """
     is_cuda = device.type == "cuda"
     size, images = (256, 2) if quick else (8192, 1024) if is_cuda else (2048, 64)
@@ -70,17 +71,17 @@ def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Rate
 
 
 def count_work(call: Callable[[], Any]) -> Work:
-    """Return the operations of one call, whatever of it is compiled being run as written."""
+    """Return the operations of one call. Compiled parts run in eager mode for this."""
     with torch.compiler.set_stance("force_eager"), _FlopCounter() as counter:
         call()
     return Work(counter.conv_flops, counter.matmul_flops)
 
 
 class _FlopCounter(TorchDispatchMode):
-    """Adds up what every operator costs by torch's own formulas.
+    """Adds up the cost of all operators by torch's own formulas.
 
-    torch's `FlopCounterMode` also follows modules through autograd, and fails where a step without gradient
-    runs inside one with.
+    torch's `FlopCounterMode` also follows modules through autograd, and fails if a step without gradients
+    runs inside a step with gradients.
     """
 
     def __init__(self) -> None:
@@ -100,7 +101,7 @@ class _FlopCounter(TorchDispatchMode):
 
 
 def _best(call: Callable[[], Any], device: torch.device, seconds: float) -> float:
-    """Return the least seconds of a call, of at least three."""
+    """Return the seconds of the fastest of at least three calls."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:

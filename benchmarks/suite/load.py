@@ -1,4 +1,4 @@
-"""What other processes did while something was timed: a time means little on a machine that is busy."""
+"""Measure the load by other processes during a timing. Times on a busy machine mean little."""
 
 import time
 from dataclasses import dataclass
@@ -6,43 +6,45 @@ from dataclasses import dataclass
 import psutil
 
 DISTURBED_CPU = 0.12
-"""CPU-seconds per second of other processes from which on a time counts as disturbed."""
+"""CPU-seconds per second of other processes above which a time counts as disturbed."""
 
-_IDLE = ("idle", "iowait", "guest", "guest_nice")  # guest time is in user time already
+# Guest time is already included in user time.
+_IDLE = ("idle", "iowait", "guest", "guest_nice")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """CPU time so far: of the whole machine, and of this process with all it started, in CPU-seconds."""
+    """CPU time in seconds so far: of the machine, and of this process with all descendants."""
 
     clock: float
     machine: float
     own: float
 
     def others_since(self, before: "Load") -> float:
-        """Return the CPU-seconds per second that all others used since `before`; never negative.
+        """Return the CPU-seconds per second used by all others since `before`, at least 0.
 
-        The kernel counts in steps of 10 ms: below half a second the figure is coarse.
+        The kernel counts in steps of 10 ms, so the result is coarse below half a second.
         """
         others = (self.machine - before.machine) - (self.own - before.own)
         return max(0.0, others / (self.clock - before.clock))
 
 
 def read_load() -> Load:
-    """Return the counters now. What the host took from this machine (steal) counts as used by others."""
+    """Return the current counters. Time taken by the host (steal) counts as used by others."""
     times = psutil.cpu_times()
     machine = sum(value for name, value in times._asdict().items() if name not in _IDLE)
     return Load(time.perf_counter(), machine, _own_seconds())
 
 
 def _own_seconds() -> float:
-    """Return the CPU time of this process, of the living ones below it, and of those that ended."""
+    """Return the CPU time of this process, its live descendants, and those that have ended."""
     me = psutil.Process()
     total = _seconds(me)
     for child in me.children(recursive=True):
         try:
             total += _seconds(child)
-        except psutil.NoSuchProcess:  # it ended just now: its parent's count has it
+        except psutil.NoSuchProcess:
+            # The child has just ended, so its parent counts it.
             continue
     return total
 

@@ -1,4 +1,4 @@
-"""Rows of the loop: environments alone, environments with a policy, and the whole run."""
+"""Rows for the loop: environments only, environments with a policy, and the whole run."""
 
 import logging
 from collections.abc import Callable
@@ -25,12 +25,13 @@ from reverie.utils.timestep import TimeStep
 
 _STEPS = 100
 _QUICK_STEPS = 4
-_CYCLE = 32  # agent steps of one update
+# Agent steps per update.
+_CYCLE = 32
 _NATIVE = "native vector env alone"
 
 
 def environment(bench: Bench, row: str, num_envs: int) -> list[Result]:
-    """Measure 100 steps of each environment with random actions, beside the library's vector env alone."""
+    """Measure 100 steps of each environment with random actions, next to the library's vector env."""
     config = bench.compose(f"env.num_envs={num_envs}")
     vector = make_environment(config.env, config.seed)
     vector.reset()
@@ -49,7 +50,7 @@ def environment(bench: Bench, row: str, num_envs: int) -> list[Result]:
 
 
 def collect(bench: Bench, row: str) -> list[Result]:
-    """Measure 100 steps of each of 8 environments with a policy of size1m: act, step, remember; no update."""
+    """Measure 100 steps of 8 environments with a size1m policy: act, step and record, without updates."""
     overrides = ("env.num_envs=8", "model=size1m", *_untouched(bench, capacity=20_000))
     config = bench.compose(*overrides)
     steps = _steps(bench)
@@ -61,7 +62,7 @@ def collect(bench: Bench, row: str) -> list[Result]:
 
 
 def end_to_end(bench: Bench, row: str) -> list[Result]:
-    """Measure 32 agent steps of Pong and the update that they owe, with size1m and one environment."""
+    """Measure 32 agent steps of Pong and the update they owe, with size1m and one environment."""
     with ExitStack() as opened:
         config = _one_environment(bench)
         ours = Local(OURS, _trainer(_open(config, opened)), bench.device)
@@ -71,15 +72,14 @@ def end_to_end(bench: Bench, row: str) -> list[Result]:
 
 
 def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
-    """Measure updates and the agent steps before them, with the plain and with the compressed replay.
+    """Measure updates and their preceding agent steps, with the plain and the compressed replay.
 
-    A call is a step of every environment at least: of `preset` that owes four updates.
+    A call is at least a step of each environment. With `preset`, a step owes four updates.
 
     Args:
         bench: The run of the suite.
         row: Name of the row.
-        preset: Whether model, batch, ratio and environments are those of `dreamer_ataripong` on a CPU, or of
-            `end_to_end`.
+        preset: Use model, batch, ratio and environments of `dreamer_ataripong` on a CPU, not of `end_to_end`.
     """
     forms = {
         OURS: ("buffer.compressed=false",),
@@ -99,7 +99,7 @@ def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
 
 
 def _one_environment(bench: Bench, *overrides: str) -> DreamerTrainConfig:
-    """Return size1m with one environment and an update of 16 x 64 for every 32 agent steps."""
+    """Return size1m with one environment and one update of 16 x 64 per 32 agent steps."""
     training = bench.compose().training
     ratio = training.batch_size * training.sequence_length / _CYCLE
     one = ("env.num_envs=1", "model=size1m", f"training.train_ratio={ratio}")
@@ -113,13 +113,13 @@ def _cpu_preset(bench: Bench, *overrides: str) -> DreamerTrainConfig:
 
 
 def _update_floor(bench: Bench, config: DreamerTrainConfig, updates: float = 1.0) -> Floor:
-    """Return the time of the updates' operations; acting and the emulator cost nothing there."""
+    """Return the time of the updates' operations. Acting and the emulator count as free."""
     seconds = updates * bench.rates().seconds_of(update_work(bench, config))
     return Floor(seconds, "the update's operations alone, at the measured rates")
 
 
 def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:
-    """Return overrides of a run that does nothing but collect and learn."""
+    """Return overrides of a run that only collects and learns."""
     never = 1_000_000_000
     return (
         f"buffer.capacity={2048 if bench.settings.quick else capacity}",
@@ -133,8 +133,9 @@ def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:
 
 
 def _open(config: DreamerTrainConfig, opened: ExitStack) -> WorldModelOrchestrator:
-    """Return a run in a folder that goes with it."""
-    logging.disable(logging.INFO)  # its banner would stand between the rows
+    """Return a run in a temporary folder."""
+    # The run's banner would appear between the rows.
+    logging.disable(logging.INFO)
     opened.callback(logging.disable, logging.NOTSET)
     config.run_dir = f"{opened.enter_context(TemporaryDirectory())}/run"
     run = opened.enter_context(open_run(config, Signals(), recipe_of(config)))
@@ -154,7 +155,7 @@ def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:
 
 
 def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
-    """Return a call that collects until one more update is made; it was called until the first."""
+    """Return a call that collects until one more update is made. The first update is already made."""
     arrival = run._begin()
 
     def cycle() -> None:
@@ -170,17 +171,18 @@ def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
 
 
 def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> Future[TimeStep]:
-    """Collect once; the run takes Ctrl-C for itself, and would only heed it in a loop of its own."""
+    """Collect once. The run handles Ctrl-C itself, and would react to it only in its own loop."""
     if run.signals.stop:
         raise KeyboardInterrupt
     return run._collect(arrival)
 
 
 def _native(config: DreamerTrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
-    """Return the same steps of the library's vector env, made with the settings of ours."""
+    """Return the same steps of the library's vector env, with the same settings."""
     simulators = AtariBackend(config.env)
     opened.callback(simulators.close)
-    native = simulators._running  # what ours is made of: the settings cannot differ
+    # Using our own emulators guarantees the same settings.
+    native = simulators._running
     native.reset(seed=0)
     generator = np.random.default_rng(0)
     actions = generator.integers(simulators.spec.action.size, size=(steps, config.env.num_envs))

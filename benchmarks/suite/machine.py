@@ -1,4 +1,4 @@
-"""On what, and with which versions, something was measured."""
+"""Describe the machine and the versions of a measurement."""
 
 import os
 import platform
@@ -39,7 +39,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout, with a + if files differ from it; None outside of one."""
+    """Return the commit of the checkout, with a + after local changes, or `None` outside a checkout."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows of memory: what an update needs at its peak, in a process of its own, and what it leaves behind."""
+"""Rows for memory: the peak of an update in a separate process, and the memory it retains."""
 
 import json
 import subprocess
@@ -16,18 +16,19 @@ from benchmarks.suite.process import ProcessVariant
 from benchmarks.suite.results import Floor, Result
 
 _PEAK = Path("/proc/self/status")
-_UPDATES = 5  # of which the first is not counted: it also makes what stays
+# The first update is not counted, because it also allocates memory that stays.
+_UPDATES = 5
 _FLOOR = "what the process held before, and parameters, gradients, moments and the batch"
 
 
 def memory(bench: Bench, row: str, size: str) -> list[Result]:
     """Measure the peak of an update: resident memory on a CPU, allocated memory on a GPU.
 
-    Allocations are counted in one more update: on a CPU blocks that torch asks of the C library, on a GPU
-    calls of the caching allocator.
+    One more update counts the allocations: blocks that torch requests from the C library on a CPU, and calls
+    of the caching allocator on a GPU.
     """
     if bench.device.type == "cpu" and not _PEAK.exists():
-        bench.notices.append(f"no {row}: this system has no {_PEAK}, which tells the peak")
+        bench.notices.append(f"no {row}: this system has no {_PEAK} to read the peak from")
         return []
     report = _ours(bench, f"model={size}")
     floor = Floor(report["least_mb"], _FLOOR)
@@ -45,14 +46,15 @@ def memory(bench: Bench, row: str, size: str) -> list[Result]:
 
 
 def _ours(bench: Bench, *overrides: str) -> dict[str, Any]:
-    """Return what the child reports."""
+    """Return the report of the child process."""
     options = {
         "overrides": bench.overrides_of(*overrides),
         "threads": torch.get_num_threads(),
         "updates": _UPDATES,
     }
     command = [sys.executable, "-m", "benchmarks.suite.memory_child", json.dumps(options)]
-    child = subprocess.run(command, capture_output=True, text=True)  # the profiler writes to stderr
+    # The profiler writes to stderr.
+    child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         raise RuntimeError(f"the process of the updates failed:\n{child.stderr}")
     return json.loads(child.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""A process that makes updates and reports its own memory, as one line of JSON."""
+"""A process that makes updates and reports its memory in one line of JSON."""
 
 import gc
 import json
@@ -23,7 +23,7 @@ _ALLOCATIONS, _SEGMENTS = "allocation.all.allocated", "segment.all.allocated"
 
 
 def main() -> None:
-    """Print one JSON object: what is resident before, and what each update needs and leaves behind."""
+    """Print a JSON object: the initial resident memory, and the peak and remainder of each update."""
     options = json.loads(sys.argv[1])
     torch.set_num_threads(options["threads"])
     config = typed(compose_jobs(options["overrides"])[0], DreamerTrainConfig)
@@ -44,14 +44,14 @@ def main() -> None:
         report["in_use_bytes"].append(in_use_bytes())
     parameters = 4 * workflow.num_parameters
     observation = sum(images.nbytes for images in batch.observation.values())
-    # Parameters, their gradients and two moments of each; of the critic a slow copy.
+    # Parameters have gradients and two moments each. The critic also has a slow copy.
     report["least_mb"] = before_mb + (4 * parameters + observation) / _MB
     report["host_allocations"] = _host_allocations(lambda: workflow.update(batch))
     print(json.dumps(report))
 
 
 def _cuda_counts(device: torch.device) -> dict[str, int]:
-    """Return how often the caching allocator was called, and how often it called the driver."""
+    """Return the number of calls of the caching allocator, and of its calls of the driver."""
     if device.type != "cuda":
         return {}
     stats = torch.cuda.memory_stats()
@@ -59,11 +59,12 @@ def _cuda_counts(device: torch.device) -> dict[str, int]:
 
 
 def _host_allocations(update: Any) -> dict[str, float]:
-    """Return how many blocks of host memory torch allocates in one update, and how many MB in all."""
+    """Return the number and the total MB of host blocks that torch allocates in one update."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         update()
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
-    events: list[Any] = profiler.profiler.kineto_results.events()  # torch does not annotate them
+    # torch has no annotations for these events.
+    events: list[Any] = profiler.profiler.kineto_results.events()
     sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
     allocated = [size for size in sizes if size > 0]
     return {"blocks": len(allocated), "mb": sum(allocated) / _MB}

@@ -1,4 +1,4 @@
-"""Rows of the networks: the gradient update, and the policy step."""
+"""Rows for the networks: the gradient update and the policy step."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ _FLOOR = "our convolutions and matrix products at the better of their measured r
 
 
 def update(bench: Bench, row: str, size: str, strided: bool = False) -> list[Result]:
-    """Measure one gradient step of world model, actor and critic on a batch of 16 x 64 that is at hand."""
+    """Measure one gradient step of world model, actor and critic on a prepared batch of 16 x 64."""
     config = bench.compose(f"model={size}", f"model.strided={strided}")
     workflow = bench.workflow(config)
     batch = random_batch(config, workflow.env).to(bench.device)
@@ -34,14 +34,14 @@ def update(bench: Bench, row: str, size: str, strided: bool = False) -> list[Res
 
 
 def update_work(bench: Bench, config: DreamerTrainConfig) -> Work:
-    """Return the operations of an update, counted in one that is run as written: a graph shows none."""
+    """Return the operations of an update, counted in eager mode, because a CUDA graph hides them."""
     workflow = bench.workflow(replace(config, compile=Compile.none))
     batch = random_batch(config, workflow.env).to(bench.device)
     return count_work(lambda: workflow.update(batch))
 
 
 def policy(bench: Bench, row: str, size: str, num_envs: int) -> list[Result]:
-    """Measure one action of each environment: images of the host in, actions and latents of the host out."""
+    """Measure one action per environment: images from the host, actions and latents to the host."""
     config = bench.compose(f"model={size}")
     workflow = bench.workflow(config, num_envs)
     arrival = random_arrival(pong_spec(num_envs), np.random.default_rng(0))

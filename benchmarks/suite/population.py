@@ -1,4 +1,4 @@
-"""Rows of a population: all members in one stack, beside a Python loop over them."""
+"""Rows for a population: all members in one stack, compared with a Python loop over them."""
 
 import copy
 
@@ -16,14 +16,14 @@ from reverie.workflows.population import TD3, Members, Microbatch, Sizes, TD3Con
 MEMBERS = 16
 _BATCH = 128
 _SWIMMER = (8, 2)
-"""Numbers that Swimmer-v5 shows, and takes."""
+"""Sizes of the observation and action vectors of Swimmer-v5."""
 
 _STACKS_OF_ONE, _PLAIN = "loop over stacks of one member", "loop over members in plain PyTorch"
 _FLOOR = "our matrix products at their measured rate"
 
 
 def members_update(bench: Bench, row: str, hidden: int) -> list[Result]:
-    """Measure one TD3 update of critics, actors and targets of 16 members, each on 128 transitions."""
+    """Measure one TD3 update of critics, actors and targets of 16 members with 128 transitions each."""
     config = TD3Config(hidden_units=hidden, policy_delay=1)
     sizes, learner = Sizes(*_SWIMMER, hidden), TD3(config)
     together = Members(sizes, MEMBERS, bench.device)
@@ -50,7 +50,7 @@ def members_update(bench: Bench, row: str, hidden: int) -> list[Result]:
 
 
 def members_act(bench: Bench, row: str, hidden: int) -> list[Result]:
-    """Measure one action of 16 members, each in one environment."""
+    """Measure one action of 16 members, each in its own environment."""
     sizes = Sizes(*_SWIMMER, hidden)
     together = Members(sizes, MEMBERS, bench.device)
     actors = [sizes.actor().to(bench.device) for _ in range(MEMBERS)]
@@ -74,7 +74,7 @@ def members_act(bench: Bench, row: str, hidden: int) -> list[Result]:
 
 
 class _PlainMember:
-    """TD3 as one would write it for a single agent."""
+    """TD3 in the usual form for a single agent."""
 
     def __init__(self, sizes: Sizes, config: TD3Config, device: torch.device) -> None:
         self.config = config
@@ -84,7 +84,7 @@ class _PlainMember:
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.critic_learning_rate)
 
     def update(self, piece: Microbatch) -> None:
-        """Make one update of everything."""
+        """Update all networks once."""
         config, clip = self.config, self.config.target_noise_clip
         with torch.no_grad():
             noise = (config.target_noise * piece.noise).clamp(-clip, clip)

@@ -1,4 +1,4 @@
-"""Something that is measured in another process: a peer, in its own interpreter."""
+"""A variant that is measured in another process: a peer with its own interpreter."""
 
 import json
 import os
@@ -7,27 +7,29 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OUR_SPINNING = "GOMP_SPINCOUNT"  # what `import reverie` sets for itself; peers run as they do without us
+# `import reverie` sets this variable. Peers run without it.
+OUR_SPINNING = "GOMP_SPINCOUNT"
 
 
 class ProcessVariant:
     """A process that answers each line of its standard input with one line of JSON.
 
-    The first line it prints holds its facts. `{"seconds": s}` asks for a block of that length, which it
-    answers with the seconds of each call and, again, facts. It ends when its input ends.
+    Its first line contains facts. `{"seconds": s}` requests a block of that length. The answer contains the
+    seconds of each call and more facts. The process ends when its input ends.
 
     Args:
-        name: Of the variant.
-        command: Of the process; the options follow as one argument of JSON.
-        options: For it.
+        name: Name of the variant.
+        command: Command of the process. The options follow as one JSON argument.
+        options: Options of the process.
 
     Raises:
-        RuntimeError: If it ends before it is ready.
+        RuntimeError: If the process ends before it is ready.
     """
 
     def __init__(self, name: str, command: Sequence[str], options: Mapping[str, Any]) -> None:
         self.name = name
-        self._errors = tempfile.TemporaryFile("w+")  # not a pipe: a full one would stop the process
+        # A file, because a full pipe would block the process.
+        self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [*command, json.dumps(options)],
             stdin=subprocess.PIPE,
@@ -39,7 +41,7 @@ class ProcessVariant:
         self.facts: dict[str, Any] = self._read()["facts"]
 
     def warm_up(self) -> None:
-        """See `Variant.warm_up`; what a peer needs more of, its script does before it is ready."""
+        """See `Variant.warm_up`. A peer's script does any further warm-up before it is ready."""
         self.facts["first_call_s"] = self.block(0.0)[0]
 
     def block(self, seconds: float) -> list[float]:
@@ -52,7 +54,7 @@ class ProcessVariant:
         return answer["calls"]
 
     def close(self) -> None:
-        """End the process; may be called twice."""
+        """End the process. May be called twice."""
         if not self._errors.closed:
             self._process.communicate()
             self._errors.close()

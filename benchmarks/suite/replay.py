@@ -1,4 +1,4 @@
-"""Rows of the replay: adding, sampling, and sampling at different fills."""
+"""Rows for the replay: adding, sampling, and sampling at different fill levels."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,23 +24,23 @@ from reverie.orchestration.recipes import recipe_of
 
 _ENVS = 8
 _POOL = 64
-"""Random vector steps that are made beforehand and added again and again."""
+"""Random vector steps that are prepared in advance and added repeatedly."""
 
 _LIMIT = "limit: "
 _COPY, _GATHER = f"{_LIMIT}copy by torch", f"{_LIMIT}gather by torch"
 _COPY_ALONE = f"{_LIMIT}copy by NumPy, one thread"
 _NOTES = {
     "torchrl": "SliceSampler; extend() by 100 steps of one environment at a time",
-    "cpprb": "not windows: as many single steps, it knows no sequences",
+    "cpprb": "not windows: as many single steps, because it does not support sequences",
 }
 
 
 class Feeder:
-    """A replay and what is added to it.
+    """A replay and the data for it.
 
     Args:
-        config: Of the replay, for 8 environments.
-        folder: For a replay that lies in files.
+        config: Configuration of the replay, for 8 environments.
+        folder: Folder for a replay in files.
     """
 
     def __init__(self, config: DreamerTrainConfig, folder: Path) -> None:
@@ -62,19 +62,19 @@ class Feeder:
         self._step = 0
 
     def add(self) -> None:
-        """Add one record of every environment."""
+        """Add one record per environment."""
         index = self._step % _POOL
         self.replay.add(flagged(self._arrivals[index], self._step), self._actions[index], self._latent)
         self._step += 1
 
     def fill(self, records: int) -> None:
-        """Add until that many records of all environments were added."""
+        """Add records until all environments together have added `records` records."""
         while self._step * _ENVS < records:
             self.add()
 
     @property
     def sizes(self) -> dict[str, float]:
-        """Bytes of a record, as declared by its fields and as measured over the records of the capacity."""
+        """Return the bytes per record, as declared by the fields and as measured over the capacity."""
         declared = sum(spec.nbytes for spec in self.replay.plan.fields.values())
         measured = self.owned_bytes / self.replay.config.capacity
         return {
@@ -85,7 +85,7 @@ class Feeder:
 
 
 def replay_add(bench: Bench, row: str) -> list[Result]:
-    """Measure adding one record of each of 8 environments to a full replay of 100,000 records."""
+    """Measure adding one record for each of 8 environments to a full replay of 100,000 records."""
     with TemporaryDirectory() as folder:
         plain = Feeder(_config(bench, "buffer.store_latents=false"), Path(folder))
         latents = Feeder(_config(bench, "buffer.store_latents=true", "model=size1m"), Path(folder))
@@ -100,10 +100,10 @@ def replay_add(bench: Bench, row: str) -> list[Result]:
 
 
 def replay_sample(bench: Bench, row: str) -> list[Result]:
-    """Measure drawing 16 windows of 64 steps (65 records of ours) from 100,000 records.
+    """Measure sampling 16 windows of 64 steps (65 records in Reverie) from 100,000 records.
 
-    Beside it stand the limits: gathering as many random windows of images alone into memory that is there,
-    and copying one piece of that size, each from as much memory.
+    The limits are measured next to it: gathering as many random windows of images into existing memory, and
+    copying one piece of that size, both from an equally large memory.
     """
     with TemporaryDirectory() as folder:
         config = _config(bench, "buffer.store_latents=false")
@@ -129,7 +129,7 @@ def replay_sample(bench: Bench, row: str) -> list[Result]:
 
 
 def replay_fill(bench: Bench, row: str) -> list[Result]:
-    """Measure drawing a batch when 10 %, 50 % and 100 % of the capacity are filled, and after wrap-around."""
+    """Measure sampling a batch at 10 %, 50 % and 100 % of the capacity, and after wrap-around."""
     levels = {OURS: 1.0, "10 % full": 0.1, "50 % full": 0.5, "1.5 times round": 1.5}
     with TemporaryDirectory() as folder:
         config = _config(bench, "buffer.store_latents=false")
@@ -153,11 +153,11 @@ def _sampler(replay: EpisodeReplayBuffer, size: int) -> Callable[[], Any]:
 
 
 class _Limits:
-    """What a replay cannot beat: moving as many bytes of images in as large a memory.
+    """Lower bounds for a replay: copying as many bytes of images within an equally large memory.
 
     Args:
-        records: Images that the memory holds.
-        images: Images moved by a call.
+        records: Number of images in the memory.
+        images: Number of images copied per call.
     """
 
     def __init__(self, records: int, images: int) -> None:
@@ -167,17 +167,17 @@ class _Limits:
         self._generator = np.random.default_rng(0)
 
     def gather(self, length: int) -> None:
-        """Copy random windows of that many images."""
+        """Copy random windows of `length` images."""
         starts = self._generator.integers(len(self._arena) - length, size=len(self._moved) // length)
         rows = torch.from_numpy((starts[:, None] + np.arange(length)).ravel())
         torch.index_select(self._arena, 0, rows, out=self._moved)
 
     def copy(self) -> None:
-        """Copy a random piece out of the memory, by all threads."""
+        """Copy a random piece out of the memory with all threads."""
         self._moved.copy_(self._piece())
 
     def copy_alone(self) -> None:
-        """Copy a random piece out of the memory, by one thread."""
+        """Copy a random piece out of the memory with one thread."""
         np.copyto(self._moved.numpy(), self._piece().numpy())
 
     def scatter(self) -> None:
@@ -190,7 +190,7 @@ class _Limits:
 
 
 def _copy_floor(blocks: Blocks) -> Floor:
-    """Return what copying took in the same run."""
+    """Return the best copy time in the same run."""
     limits = [taken for name, taken in blocks.items() if name.startswith(_LIMIT)]
     best = min(median(block.seconds) for taken in limits for block in taken)
     return Floor(best, "the best block of the limits beside it: as many bytes of images copied or gathered")
@@ -208,6 +208,6 @@ def _peers(bench: Bench, mode: str) -> list[Variant]:
 
 
 def _batch_bytes(batch: Any) -> int:
-    """Return the bytes of all tensors of a batch."""
+    """Return the bytes of all tensors in a batch."""
     single = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
     return sum(value.nbytes for value in [*batch.observation.values(), *single] if isinstance(value, Tensor))

@@ -1,4 +1,4 @@
-"""What one variant of one row came out as, and the table of them all."""
+"""Results of the variants of each row, and their table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from benchmarks.suite.timing import Block, counted, pair_ratios
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least that the row could be, from a limit that was measured in the same run."""
+    """Lower bound of a row, from a limit measured in the same run."""
 
     value: float
-    """In the unit of the row."""
+    """Value in the unit of the row."""
 
     of: str
-    """What was counted, and by which rate it was divided."""
+    """The counted quantity, and the rate that divides it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One variant of one row; less is better in every unit."""
+    """One variant of one row. Lower is better in every unit."""
 
     row: str
     variant: str
@@ -32,25 +32,25 @@ class Result:
     min: float
     max: float
     repetitions: int
-    """Calls behind the three figures."""
+    """Number of calls behind the three numbers."""
 
     threads: int
     floor: Floor
     ratio: dict[str, float] = field(default_factory=dict)
-    """This variant over the first one of the row, round by round: median, min, max."""
+    """Median, min and max over rounds of the ratio of this variant to the row's first variant."""
 
     cpu_s: float = 0.0
-    """CPU-seconds of a call over all threads, the median of all blocks; 0 where blocks are too short."""
+    """Median CPU-seconds per call over all threads, or 0 if blocks are too short."""
 
     disturbed: int = 0
-    """Blocks left out, or with fewer than three clean ones kept, because others used the machine."""
+    """Number of disturbed blocks: left out, or kept if fewer than three are clean."""
 
     derived: dict[str, float] = field(default_factory=dict)
-    """Rates and sizes that follow, by name and unit."""
+    """Derived rates and sizes, by name and unit."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     note: str = ""
-    """What differs from the work of the first variant."""
+    """Difference to the work of the first variant."""
 
     blocks: list[dict[str, Any]] = field(default_factory=list)
 
@@ -72,13 +72,13 @@ def timed_result(
     Args:
         row: Name of the row.
         variant: Name of the variant.
-        blocks: What was measured.
-        threads: CPU threads it ran with.
-        floor: Its limit, in seconds.
-        base: The blocks of the row's first variant; None if this is it.
-        derived: Rates per call: each is divided by the median of the seconds.
-        facts: What the variant says about itself.
-        note: What differs.
+        blocks: The measured blocks.
+        threads: Number of CPU threads.
+        floor: Lower bound, in seconds.
+        base: Blocks of the row's first variant, or `None` for the first variant itself.
+        derived: Amounts per call. Each is divided by the median of the seconds.
+        facts: Facts reported by the variant.
+        note: Difference to the first variant.
     """
     calls = [seconds for block in counted(blocks) for seconds in block.seconds]
     middle = median(calls)
@@ -108,7 +108,7 @@ HEADINGS = tuple("row,variant,median,min,max,n,disturbed,CPU,floor,x floor,x fir
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the results as lines of text, a row's name where it begins."""
+    """Return the results as lines of text, with each row's name on its first line."""
     rows = [HEADINGS, *(_cells(result) for result in results)]
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(HEADINGS) - 1)]
     lines, before = [], ""
@@ -140,7 +140,7 @@ def _cells(result: Result) -> tuple[str, ...]:
 
 
 def _shown(value: float, unit: str) -> str:
-    """Return a figure with its unit, seconds as s, ms or us."""
+    """Return a number with its unit, and seconds as s, ms or us."""
     if unit != "s":
         return f"{value:,.1f} {unit}"
     for name, factor in (("s", 1.0), ("ms", 1e3)):

@@ -1,4 +1,4 @@
-"""The rows of the suite, by the name that a user types."""
+"""The rows of the suite by name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,18 +36,17 @@ ROWS: dict[str, Row] = {
     "members_act_64": partial(members_act, hidden=64),
     **{f"memory_{size}": partial(memory, size=size) for size in _SIZES},
 }
-"""Every row by its name; each is told its own."""
+"""Each row's function by name. The function receives the name."""
 
 
 def chosen_rows(text: str | None) -> list[str]:
-    """Return the rows that a user asked for, in the order of the suite.
+    """Return the requested rows, in the order of the suite.
 
     Args:
-        text: Names with commas between them; a name that is none also stands for all that begin with it.
-            None asks for all.
+        text: Comma-separated names or prefixes of names, or `None` for all rows.
 
     Raises:
-        UserError: If one of them stands for no row.
+        UserError: If an entry matches no row.
     """
     if text is None:
         return list(ROWS)
@@ -58,7 +57,7 @@ def chosen_rows(text: str | None) -> list[str]:
         ]
         if not found:
             raise UserError(
-                f"bench.rows={asked} is no row; they are {', '.join(ROWS)}.{did_you_mean(asked, ROWS)}"
+                f"bench.rows={asked} is not a row. Choose from {', '.join(ROWS)}.{did_you_mean(asked, ROWS)}"
             )
         chosen.update(found)
     return [name for name in ROWS if name in chosen]

@@ -1,4 +1,4 @@
-"""Times that can be compared: blocks of calls, variants in turn, without blocks that others disturbed."""
+"""Comparable times: blocks of calls, variants in turn, and exclusion of disturbed blocks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ import torch
 from benchmarks.suite.load import DISTURBED_CPU, read_load
 
 _PATIENCE = 2
-"""Rounds at most, in multiples of those asked for, until every variant has enough clean blocks."""
+"""Maximal number of rounds, as a multiple of the requested rounds, to get enough clean blocks."""
 
 MIN_CLEAN = 3
-"""Clean blocks from which on the disturbed ones are left out."""
+"""Number of clean blocks above which disturbed blocks are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class Block:
     """Calls that were timed one after another."""
 
     seconds: list[float]
-    """Of each call."""
+    """Seconds of each call."""
 
     others_cpu: float
-    """CPU-seconds per second that other processes used meanwhile."""
+    """CPU-seconds per second used by other processes during the block."""
 
     own_cpu: float = 0.0
-    """CPU-seconds that a call took, over all threads: disturbed far less than its time."""
+    """CPU-seconds per call over all threads. Far less sensitive to disturbance than the time."""
 
     @property
     def is_disturbed(self) -> bool:
@@ -48,34 +48,34 @@ class Block:
 
 
 class Variant(Protocol):
-    """One of the things that are compared."""
+    """One of the compared implementations."""
 
     name: str
     facts: dict[str, Any]
-    """What it says about itself: the time of its first call, its versions, its memory."""
+    """Facts reported by the variant: first-call time, versions, memory."""
 
     def warm_up(self) -> None:
         """Make the calls that do not count."""
         ...
 
     def block(self, seconds: float) -> list[float]:
-        """Call it for that long, at least once, and return the seconds of each call."""
+        """Call repeatedly for `seconds`, at least once, and return the seconds of each call."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
         ...
 
 
 @dataclass(slots=True)
 class Local:
-    """Something in this process.
+    """A variant in this process.
 
     Args:
-        name: Of the variant.
-        call: What is timed, once per call; what it returns is dropped.
-        device: On CUDA each call is timed by events of the device, not by the host's clock.
-        warmup: Calls before the first timed one; the first is told as `first_call_s`.
+        name: Name of the variant.
+        call: The timed function. Its result is dropped.
+        device: On CUDA, device events time each call, not the host's clock.
+        warmup: Calls before the first timed call. The first one is reported as `first_call_s`.
     """
 
     name: str
@@ -95,17 +95,17 @@ class Local:
         return (_cuda_seconds if self.device.type == "cuda" else _host_seconds)(self.call, seconds)
 
     def close(self) -> None:
-        """Let go of what the call holds."""
+        """Drop the references of the call."""
         self.call = _closed
 
 
 def interleave(variants: Sequence[Variant], rounds: int, block_seconds: float) -> dict[str, list[Block]]:
-    """Return the blocks of every variant, measured in turn (A B A B), so that drift meets all alike.
+    """Measure the variants in turn (A B A B), so that drift affects all of them, and return the blocks.
 
     Args:
-        variants: What is compared.
-        rounds: Clean blocks wanted of each; at most twice as many are tried.
-        block_seconds: How long a block lasts, or as long as one call takes.
+        variants: The compared variants.
+        rounds: Required clean blocks per variant. At most twice as many are tried.
+        block_seconds: Duration of a block, or of one call if that is longer.
     """
     blocks: dict[str, list[Block]] = {variant.name: [] for variant in variants}
     for variant in variants:
@@ -117,20 +117,20 @@ def interleave(variants: Sequence[Variant], rounds: int, block_seconds: float) -
             before = read_load()
             seconds = variant.block(block_seconds)
             now = read_load()
-            # Of the time, not of the block: a peer may tell only a share of each of its calls.
+            # Relative to the time, not to the block: a peer may report only a share of each call.
             own_cpu = (now.own - before.own) / (now.clock - before.clock) * fmean(seconds)
             blocks[variant.name].append(Block(seconds, now.others_since(before), own_cpu))
     return blocks
 
 
 def counted(blocks: Sequence[Block]) -> list[Block]:
-    """Return the clean blocks, or all of them where fewer than `MIN_CLEAN` are clean."""
+    """Return the clean blocks, or all blocks if fewer than `MIN_CLEAN` are clean."""
     clean = _clean(blocks)
     return clean if len(clean) >= min(MIN_CLEAN, len(blocks)) else list(blocks)
 
 
 def pair_ratios(blocks: Sequence[Block], base: Sequence[Block]) -> list[float]:
-    """Return the ratio of two variants' medians in each round in which both were clean, else in all."""
+    """Return the ratio of two variants' medians per round, only for clean rounds if there are enough."""
     pairs = list(zip(blocks, base, strict=True))
     clean = [pair for pair in pairs if not any(block.is_disturbed for block in pair)]
     chosen = clean if len(clean) >= min(MIN_CLEAN, len(pairs)) else pairs
@@ -154,7 +154,7 @@ def _host_seconds(call: Callable[[], Any], seconds: float) -> list[float]:
 
 
 def _cuda_seconds(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Time by events; the host runs ahead of the device by a few calls only, as a training loop does."""
+    """Time calls with device events. The host is ahead by only a few calls, like in a training loop."""
     torch.cuda.synchronize()
     events = [_event()]
     end = time.perf_counter() + seconds

@@ -1,9 +1,9 @@
-"""Let the trainers of three libraries call a watch, each with a leak; print a line of JSON for each.
+"""Run a watch in the trainers of three libraries, each with a leak, and print a line of JSON for each.
 
     python benchmarks/watched/callbacks.py
 
-Run this with the Python that has the libraries. Samples are taken often: what is shown is that they are
-taken, and that what grows has its name, not what it costs.
+Run this with a Python that has the libraries. Samples are frequent, because the purpose is to show that the
+callbacks sample and that the report names the leak, not to measure the overhead.
 """
 
 import json
@@ -84,7 +84,7 @@ def of_transformers(watch: Watch) -> None:
 
 
 def main() -> None:
-    """Run all three."""
+    """Run all three trainers."""
     torch.set_num_threads(1)
     libraries: dict[str, Callable[[Watch], None]] = {
         "lightning": of_lightning,

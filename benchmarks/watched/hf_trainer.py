@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: a tiny GPT-2, randomly initialised, on random tokens."""
+"""Hugging Face's Trainer: a tiny, randomly initialized GPT-2 on random tokens."""
 
 import argparse
 import tempfile

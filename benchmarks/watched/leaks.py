@@ -1,9 +1,8 @@
-"""Ten leaks that are put into a program from outside: the program itself stays as it is.
+"""Ten leaks that are injected into an unmodified program.
 
-`install(name, every)` patches torch, or gymnasium, before the program starts. Each leak then keeps something
-at every `every`-th step of an optimiser (`losses` and `state`: at every `every`-th backward pass; `frames`:
-at every `every`-th step of an environment). What holds it has a name that is nowhere else in the program, so
-that a report which names it can be recognised.
+`install(name, every)` patches torch or gymnasium before the program starts. Each leak then retains memory at
+every `every`-th optimizer step (`losses` and `state`: backward pass; `frames`: environment step). The holder
+has a name that does not occur elsewhere in the program, so that a report of it can be recognized.
 """
 
 import collections
@@ -18,10 +17,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 ARRAY_BYTES = 65_536
-"""What one event of most leaks keeps, in memory that is written to and therefore resident."""
+"""Memory retained by one event of most leaks. It is written to and therefore resident."""
 
 HANDLE_LIMIT = 400
-"""The most descriptors and threads: a process has about 1,000 of the first."""
+"""Maximal number of descriptors and threads. A process may have about 1,000 descriptors."""
 
 kept_losses: list[torch.Tensor] = []
 carried_state: list[torch.Tensor] = [torch.zeros(())]
@@ -36,10 +35,10 @@ def _array() -> np.ndarray:
 
 
 class Every:
-    """Call an action at each `every`-th of its own calls.
+    """Calls an action at each `every`-th of its own calls.
 
     Attributes:
-        events: How often the action has been called.
+            events: Number of calls of the action.
     """
 
     def __init__(self, every: int, action: Callable[..., None]):
@@ -54,17 +53,17 @@ class Every:
 
 
 class Listener:
-    """What one event of `callbacks` subscribes: its bound method keeps all of it."""
+    """The subscriber in one event of `callbacks`. Its bound method keeps it alive."""
 
     def __init__(self):
         self.window = _array()
 
     def on_step(self) -> None:
-        """Do nothing: nobody ever calls it."""
+        """Do nothing. This is never called."""
 
 
 class EventBus:
-    """Keeps each bound method that has subscribed, and has no way to unsubscribe."""
+    """Keeps each subscribed bound method, without a way to unsubscribe."""
 
     def __init__(self):
         self.subscribers: list[Callable[[], None]] = []
@@ -74,7 +73,7 @@ bus = EventBus()
 
 
 def _before_backward(event: Every) -> None:
-    """Call the event with each loss, in the program's thread, before its backward pass."""
+    """Call the event with each loss before its backward pass, in the program's thread."""
     backward = torch.Tensor.backward
 
     def leaking_backward(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
@@ -85,7 +84,7 @@ def _before_backward(event: Every) -> None:
 
 
 def _after_step(event: Every) -> None:
-    """Call the event with each optimiser after each of its steps."""
+    """Call the event with the optimizer after each optimizer step."""
     register_optimizer_step_post_hook(lambda optimizer, _arguments, _keywords: event(optimizer))
 
 
@@ -131,7 +130,7 @@ def _start_thread(_optimizer: torch.optim.Optimizer) -> None:
 
 
 def _install_on_optimizer(every: int) -> Every:
-    """Keep losses in an attribute of the optimiser that steps next after their backward pass."""
+    """Keep losses in an attribute of the optimizer that steps next after their backward pass."""
     latest: list[torch.Tensor] = []
 
     def note(loss: torch.Tensor) -> None:
@@ -150,18 +149,18 @@ def _install_on_optimizer(every: int) -> Every:
 
 
 def _install_frames(every: int) -> Every:
-    """Wrap each environment that `gymnasium.make` makes in one that keeps pictures."""
+    """Wrap each environment made by `gymnasium.make` so that it keeps images."""
     import gymnasium
 
     class FrameKeeper(gymnasium.Wrapper):
-        """Keeps a picture of 64 KB at each `every`-th step, as for a video that nobody ever writes."""
+        """Keeps an image of 64 KB at each `every`-th step, like for a video that is never written."""
 
         def __init__(self, env: gymnasium.Env):
             super().__init__(env)
             self.seen_frames: list[np.ndarray] = []
 
         def step(self, action: Any) -> Any:
-            """Step, and perhaps keep a picture."""
+            """Step, and keep an image if it is due."""
             event(self)
             return self.env.step(action)
 
@@ -194,21 +193,21 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "descriptors": ("open files", "descriptors"),
     "threads": ("threads",),
 }
-"""One of these is in the resource or in the sources of a right report, in whatever case of letters."""
+"""Texts of which one must occur in the resource or sources of a correct report, in any case of letters."""
 
 NAMES = tuple(EXPECTED)
-"""Each leak that `install` knows."""
+"""All leaks that `install` supports."""
 
 
 def install(name: str, every: int = 1) -> Every:
-    """Put a leak into this process; the program starts afterwards.
+    """Install a leak in this process, before the program starts.
 
     Args:
         name: One of `NAMES`.
-        every: How many steps there are for one event.
+        every: Number of steps per event.
 
     Returns:
-        What counts the events.
+        The counter of events.
     """
     if name == "optimizer":
         return _install_on_optimizer(every)

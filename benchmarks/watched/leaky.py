@@ -1,10 +1,10 @@
-"""Run an unchanged program as __main__ with a leak put in from outside.
+"""Run an unmodified program as __main__ with an injected leak.
 
     python benchmarks/watched/leaky.py <leak>[:every] <program.py> arguments...
 
-`<leak>` is one of `leaks.NAMES`, or `none`; with `:every` it takes place at each `every`-th step only. If
-the environment has LEAKY_REPORT, that file gets a JSON object when the program ends: `events`, `steps` (of
-all optimisers), `seconds` (since the first step), and `rss_mb` with its `seconds_at`, about once a second.
+`<leak>` is one of `leaks.NAMES`, or `none`. With `:every`, it occurs only at each `every`-th step. If the
+environment variable LEAKY_REPORT is set, that file receives a JSON object at exit: `events`, `steps` (of all
+optimizers), `seconds` (since the first step), and `rss_mb` with its `seconds_at`, about once per second.
 """
 
 import atexit
@@ -26,7 +26,7 @@ import leaks  # noqa: E402
 
 
 class Course:
-    """Counts the steps of every optimiser, and reads the resident memory about once a second."""
+    """Counts optimizer steps, and reads the resident memory about once per second."""
 
     def __init__(self, event: leaks.Every | None):
         self._event, self._process = event, psutil.Process()
@@ -35,7 +35,7 @@ class Course:
         self.seconds_at: list[float] = []
 
     def __call__(self, *_: Any) -> None:
-        """Note one step."""
+        """Record one step."""
         now = time.monotonic()
         self._first = self._first or now
         self.steps += 1
@@ -45,7 +45,7 @@ class Course:
             self.seconds_at.append(round(now - self._first, 1))
 
     def write(self, path: str) -> None:
-        """Write the object that the module describes."""
+        """Write the JSON object described in the module docstring."""
         events = self._event.events if self._event else 0
         seconds = round(time.monotonic() - self._first, 2)
         fields = {"events": events, "steps": self.steps, "seconds": seconds}
@@ -55,7 +55,7 @@ class Course:
 
 
 def main() -> None:
-    """Install the leak, then become the program."""
+    """Install the leak, then run the program."""
     name, _, every = sys.argv[1].partition(":")
     event = None if name == "none" else leaks.install(name, int(every or 1))
     if report := os.environ.get("LEAKY_REPORT"):

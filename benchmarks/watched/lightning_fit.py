@@ -9,21 +9,21 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Classifier(lightning.LightningModule):
-    """Two layers, with the cross-entropy."""
+    """Two layers with a cross-entropy loss."""
 
     def __init__(self):
         super().__init__()
         self.layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 
     def training_step(self, batch, _index):
-        """One batch's loss, which is logged too."""
+        """Return and log the loss of one batch."""
         inputs, labels = batch
         loss = functional.cross_entropy(self.layers(inputs), labels)
         self.log("train_loss", loss)
         return loss
 
     def configure_optimizers(self):
-        """Adam with its usual rate."""
+        """Return Adam with its default learning rate."""
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 

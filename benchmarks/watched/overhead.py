@@ -1,8 +1,8 @@
-"""Measure what a watch costs: blocks of steps with and without it, in turns in one process; prints JSON.
+"""Measure the cost of a watch: blocks of steps with and without it in turn, in one process. Prints JSON.
 
     python -m benchmarks.watched.overhead [seconds of each loop]
 
-`ratio` compares the CPU time of a step in watched and unwatched blocks, `own_share` is what the watch says.
+`ratio` compares the CPU time of watched and unwatched steps. `own_share` is the watch's own measurement.
 """
 
 import json
@@ -27,7 +27,7 @@ _BLOCK_SECONDS = 4.0
 
 
 def dreamer() -> Callable[[], object]:
-    """Return an update of size1m, 8 windows of 16 steps of Pong."""
+    """Return an update of size1m with 8 windows of 16 steps of Pong."""
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu", "compile=none"])
     config = typed(job, DreamerTrainConfig)
     workflow = build_workflow(config, spec_of(config.env))
@@ -36,7 +36,7 @@ def dreamer() -> Callable[[], object]:
 
 
 def linear() -> Callable[[], object]:
-    """Return an update of a linear model, as fast as torch gets."""
+    """Return an update of a linear model, which is as fast as torch gets."""
     model, inputs = nn.Linear(4, 1, bias=False), torch.ones(2, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
 
@@ -49,7 +49,7 @@ def linear() -> Callable[[], object]:
 
 
 def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Return CPU time a step with and without a watch, and what the watch did."""
+    """Return the CPU time per step with and without a watch, and the watch's own statistics."""
     costs: dict[bool, list[float]] = {True: [], False: []}
     with Watch(automatic=True) as watch:
         assert watch._phase is not None

@@ -13,5 +13,6 @@ steps = parser.parse_args().steps
 torch.set_num_threads(1)
 env = make_vec_env("CartPole-v1", n_envs=4, seed=1)
 model = PPO("MlpPolicy", env, n_steps=128, batch_size=64, n_epochs=10, device="cpu", seed=1)
-iterations = -(-steps // 80)  # an iteration is 512 transitions, in 8 batches, 10 times
+# An iteration has 512 transitions in 8 batches, repeated 10 times.
+iterations = -(-steps // 80)
 model.learn(total_timesteps=512 * iterations, log_interval=20)

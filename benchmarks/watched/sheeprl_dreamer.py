@@ -1,4 +1,4 @@
-"""SheepRL's own command: its smallest DreamerV3 on CartPole's four numbers."""
+"""SheepRL's own command: its smallest DreamerV3 on the state vector of CartPole."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from sheeprl.cli import run
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
-    "--steps", type=int, default=1_000, help="gradient steps: each is one of three optimisers"
+    "--steps", type=int, default=1_000, help="gradient steps, each of one of three optimizers"
 )
 steps = parser.parse_args().steps
 

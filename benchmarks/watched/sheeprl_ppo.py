@@ -9,7 +9,8 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=20_000, help="optimiser steps")
 steps = parser.parse_args().steps
 
-iterations = -(-steps // 40)  # an iteration is 128 transitions, in 4 batches, 10 times
+# An iteration has 128 transitions in 4 batches, repeated 10 times.
+iterations = -(-steps // 40)
 sys.argv[1:] = [
     "exp=ppo",
     "env.num_envs=1",

@@ -1,4 +1,4 @@
-"""Print the tables of docs/find_a_leak.md from what `table.py` wrote: show.py <table.jsonl>."""
+"""Print the tables of docs/find_a_leak.md from the output of `table.py`: show.py <table.jsonl>."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the rows of clean programs."""
+    """Return the rows of the clean programs."""
     lines = [
         "| program | verdict | optimiser steps | seconds | CPU seconds with and without | of that, watching |"
     ]
@@ -21,7 +21,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def leak_rows(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a row for each leak: for each program the seconds until its finding, and how it was named."""
+    """Return a row per leak: for each program the seconds until its finding, and the kind of the report."""
     programs = list(dict.fromkeys(row["program"] for row in rows))
     lines = [f"| leak | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
     for leak in dict.fromkeys(row["leak"] for row in rows):

@@ -1,15 +1,15 @@
-"""Watch programs that nobody here wrote, clean and with each leak put in, and write a line for each.
+"""Watch third-party programs, without and with each injected leak, and write a line for each.
 
     python benchmarks/watched/table.py <folder> [--programs sb3_dqn ...] [--leaks none dict ...]
 
-`<folder>/table.jsonl` gets one JSON object for each pair; a pair that is there is skipped, so what was
-broken off continues. `none` is the clean program: right if its memory is `flat` or `filling`. It runs twice,
-with the watch and without, for the overhead. A leak is right if the verdict is `leak` and a finding names its
-holder (`named_first` says whether before all others); its run ends 2 s after that.
+`<folder>/table.jsonl` receives one JSON object per pair. Finished pairs are skipped, so an interrupted table
+continues. `none` is the clean program, which is right if its memory is `flat` or `filling`. It runs with and
+without the watch to measure the overhead. A leak is right if the verdict is `leak` and a finding includes its
+holder (`named_first`: before all other sources). Its run ends 2 s later.
 
-Run this with the Python that has the programs. The environment decides the rest: CLEANRL is the folder of
-CleanRL's checkout (and GYMNASIUM_029 one with gymnasium 0.29, which it wants), WATCH_CPU the number of the
-core to run on.
+Run this with a Python that has the programs. Environment variables set the rest: CLEANRL is the folder of
+CleanRL's checkout, GYMNASIUM_029 a folder with gymnasium 0.29, which CleanRL needs, and WATCH_CPU the number
+of the core to run on.
 """
 
 import argparse
@@ -29,27 +29,27 @@ import leaks
 
 HERE = Path(__file__).resolve().parent
 EVENTS_A_SECOND = {"descriptors": 1.5, "threads": 1.5}
-"""How often a leak takes place; the others 8 times, which is 0.5 MB, and graphs for 0.5 MB too."""
+"""Events per second of a leak. Others occur 8 times, or 0.5 MB per second, also for graphs."""
 OF_GRAPHS = ("losses", "optimizer", "state")
 _LINGER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program, and how fast it is on a part of a core."""
+    """One program, and its speed on part of a core."""
 
     package: str
     steps_a_second: float
-    """Of the optimiser, with backward passes and steps of all its optimisers."""
+    """Optimizer steps with backward passes, over all its optimizers."""
     frames_a_second: float
-    """Steps of an environment; 0 without one."""
+    """Environment steps, or 0 without an environment."""
     script: str = ""
-    """In CleanRL's folder; empty for a driver that lies here."""
+    """Script in CleanRL's folder, or "" for a driver in this folder."""
     steps_of_one: float = 1.0
-    """What `--steps` (or CleanRL's `--total-timesteps`) is for one step of the optimiser."""
+    """Value of `--steps` (or CleanRL's `--total-timesteps`) per optimizer step."""
     more: tuple[str, ...] = ()
     graph_kb: float = 8.0
-    """What is left of a loss's graph after its backward pass."""
+    """Remaining size of a loss's graph after its backward pass."""
 
 
 PROGRAMS = {
@@ -68,7 +68,7 @@ PROGRAMS = {
 
 
 def command(name: str, leak: str, seconds: float) -> list[str]:
-    """Return what to run after `python`: the program, with its leak put in if it has one."""
+    """Return the arguments after `python`: the program, with its leak if it has one."""
     program = PROGRAMS[name]
     count = str(int(program.steps_a_second * seconds * program.steps_of_one))
     if program.script:
@@ -81,7 +81,8 @@ def command(name: str, leak: str, seconds: float) -> list[str]:
     speed = program.frames_a_second if leak == "frames" else program.steps_a_second
     often = 500.0 / program.graph_kb if leak in OF_GRAPHS else EVENTS_A_SECOND.get(leak, 8.0)
     every = max(1, round(speed / often))
-    every += every % 3 == 0  # of three losses in turn it must not always be the same
+    # Otherwise it would always be the same of three losses in turn.
+    every += every % 3 == 0
     return [str(HERE / "leaky.py"), f"{leak}:{every}", *own]
 
 
@@ -99,7 +100,7 @@ def environment(name: str) -> dict[str, str]:
 
 
 def named(report: dict[str, Any], leak: str, first: bool = False) -> bool:
-    """Whether a finding of a leak names what holds this one; if `first`, before all else that it names."""
+    """Return whether a finding includes the holder of this leak; if `first`, before all other sources."""
     found = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
     texts = [text for each in found for text in (each["resource"], *each["sources"])]
     if first:
@@ -114,7 +115,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def run(name: str, leak: str, seconds: float, folder: Path, watched: bool) -> dict[str, float]:
-    """Run a program to its end, or until its leak is found; return its times and its exit code."""
+    """Run a program to its end or until its leak is found. Return its times and its exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     watch = ["-m", "heapwatch", "--report", str(folder)] if watched else []
     core = ["taskset", "-c", os.environ["WATCH_CPU"]] if "WATCH_CPU" in os.environ else []
@@ -145,7 +146,7 @@ def run(name: str, leak: str, seconds: float, folder: Path, watched: bool) -> di
 
 
 def row(name: str, leak: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """Run one pair and return its line of the table."""
+    """Run one pair, and return its line of the table."""
     package = PROGRAMS[name].package
     fields: dict[str, Any] = {"program": name, "leak": leak}
     fields["version"] = f"{package} " + ("at a commit" if package == "cleanrl" else version(package))
@@ -167,7 +168,7 @@ def row(name: str, leak: str, seconds: float, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Fill the table."""
+    """Run all pairs of the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

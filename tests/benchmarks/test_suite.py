@@ -102,15 +102,15 @@ def test_a_name_also_stands_for_the_rows_that_begin_with_it() -> None:
 
 def test_an_unknown_row_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     message = error_of(capsys, lambda: main(["bench.rows=update_size1n"]))
-    assert "bench.rows=update_size1n is no row" in message and "Did you mean `update_size1m`?" in message
+    assert "bench.rows=update_size1n is not a row" in message and "Did you mean `update_size1m`?" in message
 
 
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
         ("bench.repetitions=0", "bench.repetitions must be at least 1"),
-        ("bench.out=no/such/folder/x.json", "lies in no folder that exists"),
-        ("bench.r2dreamer=nowhere", "bench.r2dreamer=nowhere holds no dreamer.py"),
+        ("bench.out=no/such/folder/x.json", "is in a folder that does not exist"),
+        ("bench.r2dreamer=nowhere", "bench.r2dreamer=nowhere contains no dreamer.py"),
         ("bench.speed=1", "bench.speed=1 is not a setting of benchmark"),
         ("training.batch_size=0", "training.batch_size must be at least 1"),
     ],
@@ -161,7 +161,7 @@ def test_peers_without_the_fastest_one_are_said_to_be_so_once(answering: BenchCo
 
 
 def test_a_checkout_is_refused_where_no_peers_are_measured(answering: BenchConfig) -> None:
-    with pytest.raises(UserError, match="measures none"):
+    with pytest.raises(UserError, match="excludes peers"):
         dataclasses.replace(answering, peers=False)
 
 
@@ -172,7 +172,7 @@ def test_the_scripts_that_the_suite_names_exist() -> None:
 
 
 def test_rows_with_commas_alone_are_no_rows() -> None:
-    with pytest.raises(UserError, match="is no row"):
+    with pytest.raises(UserError, match="is not a row"):
         chosen_rows("update,")
 
 
@@ -180,4 +180,4 @@ def test_without_a_count_of_the_peak_a_row_of_memory_is_a_notice(monkeypatch: py
     monkeypatch.setattr("benchmarks.suite.memory._PEAK", Path("/no/such/status"))  # as on macOS
     bench = Bench(BenchConfig(quick=True, peers=False), ["device=cpu", "compile=none"])
     assert ROWS["memory_size1m"](bench, "memory_size1m") == []
-    assert bench.notices == ["no memory_size1m: this system has no /no/such/status, which tells the peak"]
+    assert bench.notices == ["no memory_size1m: this system has no /no/such/status to read the peak from"]

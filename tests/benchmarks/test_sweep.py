@@ -61,7 +61,7 @@ def test_another_sweep_in_the_same_folder_is_refused(
     start(tmp_path / "job_0", *CATCH, "training.total_timesteps=60")
     capsys.readouterr()
     message = error_of(capsys, lambda: main([*SWEEP, f"sweep.out={tmp_path}"]))
-    assert message == f"{tmp_path / 'job_0'} holds a job of another sweep. Choose another sweep.out."
+    assert message == f"{tmp_path / 'job_0'} contains a job of another sweep. Choose another sweep.out."
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How each of six memory tools is run, and how its report is read: each has its own form."""
+"""Run six memory tools, and parse their reports into one form."""
 
 import json
 import re
@@ -50,11 +50,11 @@ for step in range(steps):
         before = state()
 print(*((now - then) / (steps - 100) for now, then in zip(state(), before)))
 """
-"""Bytes that malloc has handed out, and open files, a step."""
+"""Prints the bytes that malloc has handed out, and the open files, per step."""
 
 
 def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
-    """Return what runs the program under a tool."""
+    """Return the command that runs the program under a tool."""
     own = [str(PROGRAM), leak, str(steps)]
     python, there = sys.executable, Path(sys.executable).parent
     begin = BEGIN.format(folder=str(HERE), leak=leak, steps=steps)
@@ -78,20 +78,20 @@ def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
 
 @dataclass
 class Reading:
-    """What one report says."""
+    """Content of one report."""
 
     says_leak: bool
-    """It says that something leaks; a list of what is alive has no word for that."""
+    """Whether it reports a leak. A list of live memory cannot."""
     retained: Counter[str]
-    """Bytes of each stack or line, as it lists them; a stack has `file:line` of its frames."""
+    """Listed bytes by stack or line. A stack contains `file:line` of its frames."""
     names: str = ""
-    """Text in which a holder may be named; no source code, which names everything."""
+    """Text that may include a holder, without source code, which would include every name."""
     rate: str | None = None
-    """How fast, in the tool's own words."""
+    """Growth rate in the tool's own words."""
     lines: tuple[str, ...] = ()
-    """Lines that it names besides."""
+    """Additional reported lines."""
     a_step: float | None = None
-    """Bytes or files a step, where it says so and lists nothing."""
+    """Bytes or files per step, if reported without a list."""
 
 
 def _of_stacks(stacks: Iterable[tuple[str, float]]) -> Reading:
@@ -108,7 +108,7 @@ def _of_text(path: Path) -> Reading:
 
 
 def read_memray(out: Path, at_peak: bool) -> Reading:
-    """Read a capture: what was alive at the end, or when most was."""
+    """Read a capture: live memory at the end, or at the peak."""
     from memray import FileReader
 
     stacks: list[tuple[str, float]] = []
@@ -116,14 +116,15 @@ def read_memray(out: Path, at_peak: bool) -> Reading:
         peak, leaked = capture.get_high_watermark_allocation_records, capture.get_leaked_allocation_records
         read = peak if at_peak else leaked
         for each in read(merge_threads=True):
-            if each.size > 4096:  # all with this stack; most are of imports
+            # This is the sum over one stack. Most stacks belong to imports.
+            if each.size > 4096:
                 frames = (f"{file}:{line} ({name})" for name, file, line in each.stack_trace())
                 stacks.append((";".join(frames), each.size))
     return _of_stacks(stacks)
 
 
 def read_pytest(out: Path) -> Reading:
-    """Read the section on leaks of a failed test."""
+    """Read the section about leaks of a failed test."""
     text = (out / "output.txt").read_text(errors="replace")
     section = text.partition("List of leaked allocations:")[2].partition("MEMRAY REPORT")[0]
     units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -135,7 +136,7 @@ def read_pytest(out: Path) -> Reading:
 
 
 def read_scalene(out: Path) -> Reading:
-    """Read growth by line, and the leaks that it estimates."""
+    """Read growth by line, and the estimated leaks."""
     reading = Reading(False, Counter())
     for file, values in json.loads((out / "scalene.json").read_text())["files"].items():
         for line in values["lines"]:
@@ -147,7 +148,7 @@ def read_scalene(out: Path) -> Reading:
 
 
 def read_reverie(out: Path) -> Reading:
-    """Read the findings, and the lines that --trace adds."""
+    """Read the findings, and the lines added by --trace."""
     report = json.loads((out / "watch.json").read_text())
     leaks = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
     names = " ".join(source for each in leaks for source in each["sources"])
@@ -170,4 +171,4 @@ READERS: dict[str, tuple[str, Callable[[Path], Reading]]] = {
     "filprofiler": ("filprofiler", lambda out: _of_text(next(out.glob("*/peak-memory.prof")))),
     "scalene": ("scalene", read_scalene),
 }
-"""By a row of the table: whose run it reads, and how."""
+"""The source run and the reader of each table row."""

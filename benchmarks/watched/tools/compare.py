@@ -1,11 +1,11 @@
-"""Run program.py under six memory tools, and decide by code what each report tells of its leak.
+"""Run program.py under six memory tools, and let code decide what each report reveals about its leak.
 
     python benchmarks/watched/tools/compare.py run <folder> [--core 1] [--tools memray scalene ...]
     python benchmarks/watched/tools/compare.py judge <folder> <lines.jsonl> <table.md>
 
-Run it with a Python that has the tools and Reverie. `run` leaves what each tool wrote in
-`<folder>/<tool>-<leak>`, one run after another; a pair that is there is skipped, so what was broken off
-continues. `judge` reads that. `none` is the program without a leak.
+Run it with a Python that has the tools and Reverie. `run` writes each tool's output to
+`<folder>/<tool>-<leak>`, one run after another. Finished pairs are skipped, so an interrupted comparison
+continues. `judge` reads this folder. `none` is the program without a leak.
 """
 
 import argparse
@@ -29,25 +29,26 @@ LEAKS = {
     "native": ("LIBC.strdup(", None),
     "files": ("os.open", None),
 }
-"""What the leaking line starts with, and what holds what leaks, if anything does."""
+"""The start of the leaking line, and the holder of the leak if it has one."""
 
 TOOLS = ("truth", "alone", "alone_short", "reverie-watch", "memray", "tracemalloc", "pytest-memray")
 TOOLS += ("filprofiler", "reverie-watch_trace", "scalene")
 STEPS = {"alone": 15_000, "reverie-watch": 15_000, "reverie-watch_trace": 15_000, "truth": 500}
 SHORT = 1000
-"""Steps of all others: a list of allocations has a leak at once."""
+"""Steps for all other tools. A list of allocations shows a leak immediately."""
 MOST_SECONDS = 240.0
 
 
 def run(tool: str, leak: str, folder: Path, core: int) -> None:
-    """Run one pair, and write how it went."""
+    """Run one pair, and write its outcome."""
     out, steps = folder / f"{tool}-{leak}", STEPS.get(tool, SHORT)
     if (out / "run.json").exists():
         return
     out.mkdir(parents=True, exist_ok=True)
     line = ["taskset", "-c", str(core), *command(tool, leak, steps, out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "BROWSER": "true"}
-    seconds, is_late = 0.0, False  # without those in which all of this is suspended
+    # Time during which the processes are suspended does not count.
+    seconds, is_late = 0.0, False
     with (out / "output.txt").open("w") as output:
         child = subprocess.Popen(
             line, stdout=output, stderr=output, env=environment, cwd=out, start_new_session=True
@@ -57,7 +58,8 @@ def run(tool: str, leak: str, folder: Path, core: int) -> None:
             seconds += 0.1
             if seconds > MOST_SECONDS and not is_late:
                 is_late = True
-                os.killpg(child.pid, signal.SIGKILL)  # scalene runs the program in a child
+                # scalene runs the program in a child process.
+                os.killpg(child.pid, signal.SIGKILL)
     went = {
         "steps": steps,
         "exit_code": os.waitstatus_to_exitcode(done[1]),
@@ -70,7 +72,7 @@ def run(tool: str, leak: str, folder: Path, core: int) -> None:
 
 
 def read(folder: Path, name: str, leak: str) -> tuple[dict[str, Any], Reading | None]:
-    """Return how a run went, with the reason if there is no report, and what its report says."""
+    """Return the outcome of a run, with the reason for a missing report, and the parsed report."""
     tool, reader = READERS[name]
     out = folder / f"{tool}-{leak}"
     if not (out / "run.json").exists():
@@ -100,7 +102,8 @@ def judge_pair(folder: Path, name: str, leak: str) -> dict[str, Any]:
     first = (*reading.lines, *(stack for stack, _ in reading.retained.most_common(3)))
     a_step = (folder / f"truth-{leak}" / "output.txt").read_text().split()[leak == "files"]
     attributed = (reading.a_step or 0.0) * went["steps"]
-    if leak != "files":  # no list of allocations counts files
+    # Lists of allocations do not count files.
+    if leak != "files":
         attributed += sum(size for stack, size in reading.retained.items() if at.search(stack))
     return line | {
         "verdict": reading.says_leak and control is not None and not control.says_leak,
@@ -114,7 +117,7 @@ def judge_pair(folder: Path, name: str, leak: str) -> dict[str, Any]:
 
 
 def cell(line: dict[str, Any]) -> str:
-    """Return what the table says of one pair."""
+    """Return the table cell of one pair."""
     if line["reason"]:
         return line["reason"]
     if line["leak"] == "none":
@@ -126,7 +129,7 @@ def cell(line: dict[str, Any]) -> str:
 
 
 def judge(folder: Path, lines: Path, table: Path) -> None:
-    """Write a JSON line for each tool and leak, and the table of them."""
+    """Write a JSON line for each tool and leak, and their table."""
     head = ["tool", "steps", "none", *LEAKS, "CPU time"]
     rows, found = [head, ["---"] * len(head)], []
     for name, (tool, _) in READERS.items():
@@ -186,7 +189,7 @@ What each is better at than reverie-watch, and where that failed:
 
 
 def main() -> None:
-    """Run the tools, or judge what they wrote."""
+    """Run the tools, or judge their output."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
 """A small training with one of five leaks, for the comparison of tools: program.py <leak> <steps>.
 
-It takes at most 250 steps a second, as one whose data come at a rate of their own. `none` leaks nothing.
+It makes at most 250 steps per second, like a training with a fixed data rate. `none` does not leak.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ LIBC.strdup.restype = ctypes.c_void_p
 
 
 class Trainer:
-    """Holds what leaks."""
+    """Trains a model and keeps the leaked objects."""
 
     def __init__(self) -> None:
         self.model = nn.Linear(256, 256)
@@ -30,7 +30,7 @@ class Trainer:
         self.by_step: dict[int, torch.Tensor] = {}
 
     def update(self, leak: str, step: int) -> None:
-        """Take one step of the optimiser, and leak."""
+        """Make one optimizer step, and leak."""
         loss = self.model(torch.randn(64, 256)).square().mean()
         self.optimizer.zero_grad()
         if leak == "graph":
@@ -40,7 +40,8 @@ class Trainer:
         elif leak == "tensors":
             self.by_step[step] = torch.full((16_384,), 1.0)
         elif leak == "native":
-            LIBC.strdup(TEXT)  # it calls malloc as any library does, where tools can see it
+            # Like any library it calls malloc, so tools can see it.
+            LIBC.strdup(TEXT)
         elif leak == "files" and step % 10 == 0:
             os.open("/dev/null", os.O_RDONLY)
         loss.backward()
