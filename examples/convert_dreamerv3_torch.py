@@ -1,8 +1,8 @@
 """Convert episodes of NM512/dreamerv3-torch: `convert_dreamerv3_torch.py <train_eps> <new folder> [format]`.
 
-Its folders have an npz file for each episode, in which row t of `action` led to record t. In Reverie's
-records row t was chosen after seeing record t. The format is own, dreamerv3 or minari; `reverie-episodes show
-path=<new folder>` checks what was written, and `buffer.prefill=<new folder>` trains with it.
+Its folders contain one npz file per episode, in which row t of `action` led to record t. In Reverie's
+records, row t was chosen after seeing record t. The format is own, dreamerv3 or minari. Check the result with
+`reverie-episodes show path=<new folder>`, and train with it by `buffer.prefill=<new folder>`.
 """
 
 import sys
@@ -17,15 +17,17 @@ NO_OBSERVATION = ("action", "reward", "is_first", "is_last", "is_terminal", "dis
 
 
 def is_one_hot(file: Path) -> bool:
-    """Return whether all actions in a file are choices; row 0 led to the first record, and is zeros."""
-    with np.load(file) as arrays:  # this reads `action` alone
+    """Return whether all actions in a file are one-hot. Row 0 led to the first record and is all zeros."""
+    # Only `action` is read from the file.
+    with np.load(file) as arrays:
         taken = arrays["action"][1:]
     return bool(np.isin(taken, (0, 1)).all() and (taken.sum(axis=1) == 1).all())
 
 
 def read(file: Path) -> reverie.EpisodeRecords:
-    """Return the episode in a file; keys with `log_` are left out, as in training there."""
-    with np.load(file) as arrays:  # numpy refuses files with pickled objects
+    """Return the episode in a file. Keys with `log_` are ignored, as in that project's training."""
+    # NumPy rejects files with pickled objects.
+    with np.load(file) as arrays:
         led = arrays["action"].astype(np.float32)
         shown = [name for name in arrays.files if name not in NO_OBSERVATION and "log_" not in name]
         return reverie.EpisodeRecords(
@@ -41,7 +43,7 @@ if len(sys.argv) < 3:
 folder, target, *rest = sys.argv[1:]
 files = sorted(Path(folder).glob("*.npz"))
 if not files:
-    sys.exit(f"{folder} has no npz files. Name a folder such as <logdir>/train_eps.")
+    sys.exit(f"{folder} contains no npz files. Give a folder such as <logdir>/train_eps.")
 first = read(files[0])
 action = reverie.ActionSpec(first.action.shape[1], is_discrete=all(map(is_one_hot, files)))
 form = Format[rest[0] if rest else "own"]

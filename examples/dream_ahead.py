@@ -1,6 +1,6 @@
-"""Let the world model of Pong dream 15 steps ahead: `python examples/dream_ahead.py [steps before]`.
+"""Let Pong's world model dream 15 steps ahead: `python examples/dream_ahead.py [steps before]`.
 
-It draws the game, the dream of it and their difference in dream.png.
+The script draws the game, the dream and their difference in dream.png.
 """
 
 import sys
@@ -26,7 +26,8 @@ for _ in range(STEPS):
     actions.append(F.one_hot(torch.tensor([action]), env.action_space.n).float())
     observation, *_ = env.step(action)
     truth.append(observation)
-    action = agent.act(observation)  # it sees what the dream does not
+    # The agent sees these observations. The dream does not.
+    action = agent.act(observation)
 
 model = agent.world_model
 noise = model.rssm.noise(reverie.Noise(torch.Generator().manual_seed(0)), STEPS, 1)

@@ -5,8 +5,8 @@
     python examples/random_shooting.py evaluate run=experiments/shooting
     python examples/random_shooting.py certify experiment=dreamer_catch device=cpu certify.steps=500
 
-Only the world model learns. To act, the workflow imagines random action sequences and takes the first action
-of the best one. Settings, replay, checkpoints, memory plan and certificate are those of Dreamer.
+Only the world model learns. To act, the workflow imagines random action sequences and executes the first
+action of the best one. Settings, replay, checkpoints, memory plan and certificate are Dreamer's.
 """
 
 import sys
@@ -27,10 +27,10 @@ CANDIDATES, HORIZON = 64, 8
 
 
 class RandomShooting(DreamerWorkflow):
-    """Dreamer's world model with a planner in place of actor and critic."""
+    """Dreamer's world model with a planner instead of actor and critic."""
 
     def act(self, step, prev_action, latent_source, action_source, state):
-        """Return the first actions (N, A) of the best sequences, and the states that they start from."""
+        """Return the first actions (N, A) of the best sequences, and the current states."""
         _, believed = super().act(step, prev_action, latent_source, action_source, state)
         return self._plan(believed, latent_source), believed
 
@@ -58,7 +58,7 @@ class RandomShooting(DreamerWorkflow):
 
 
 class ShootingRecipe(DreamerRecipe):
-    """Everything but the algorithm is Dreamer's."""
+    """Dreamer's recipe with another algorithm."""
 
     def check(self, config, env):
         """Refuse actions that this example does not sample."""
@@ -67,14 +67,14 @@ class ShootingRecipe(DreamerRecipe):
             raise UserError("This example plans one discrete action or continuous ones, not MultiDiscrete.")
 
     def build_agent(self, config, env):
-        """Return the workflow, its parameters initialized."""
+        """Return the workflow with initialized parameters."""
         device = torch.device(config.device.value)
         return RandomShooting(
             env, workflow_config(config), device, autocast_dtype(config), config.seed, self.ranks
         )
 
 
-# The one line that adds a workflow: what runs of this configuration are made of.
+# This line registers the workflow for runs with this configuration.
 RECIPES[DreamerTrainConfig] = ShootingRecipe
 
 COMMANDS = {"train": command_line.main, "evaluate": evaluate.main, "certify": certify.main}

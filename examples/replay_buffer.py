@@ -1,4 +1,4 @@
-"""Use the replay buffer alone, in a Q-learner of your own: `python examples/replay_buffer.py [episodes]`."""
+"""Use only the replay buffer, in your own Q-learner: `python examples/replay_buffer.py [episodes]`."""
 
 import copy
 import sys
@@ -15,7 +15,7 @@ spec = reverie.EnvSpec("CartPole-v1", {"vector": reverie.ArraySpec((4,))}, rever
 config = reverie.ReplayConfig(capacity=20_000, cross_episodes=False)
 chance = np.random.default_rng(0)
 replay = reverie.ReplayBuffer(reverie.ReplaySpec.of(spec, config, window_length=2), generator=chance)
-print(f"{replay.nbytes() / 1e6:.1f} MB, all that it will ever own")
+print(f"{replay.nbytes() / 1e6:.1f} MB, allocated in advance")
 
 torch.manual_seed(0)
 network = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
@@ -24,7 +24,7 @@ optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
 
 
 def play(epsilon: float) -> reverie.EpisodeRecords:
-    """Return an episode; n actions are n + 1 records, and the last record has an action nobody takes."""
+    """Return an episode. n actions give n + 1 records, and the last record's action is a placeholder."""
     observation, _ = env.reset(seed=int(chance.integers(2**31)))
     seen, actions, rewards, is_over = [observation], [], [0.0], False
     terminated = False

@@ -1,4 +1,4 @@
-"""Train on an environment of your own, and play: `python examples/seeker.py [steps]`."""
+"""Train on your own environment, and play: `python examples/seeker.py [steps]`."""
 
 import gymnasium
 import numpy as np
@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 
 class Seeker(gymnasium.Env):
-    """Reach the bright square: a lever for each axis."""
+    """Move to the bright square, with one lever per axis."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 

@@ -1,6 +1,6 @@
 """Train on Catch with a callback: `python examples/train_catch.py [steps]`.
 
-All 3,800 steps take ten CPU minutes.
+All 3,800 steps need about ten CPU minutes.
 """
 
 import sys
@@ -11,7 +11,7 @@ returns: list[float] = []
 
 
 def show(step: int, values: dict[str, float]) -> None:
-    """Print the mean of the last 50 returns with every 50th episode; `values` is a line of metrics.jsonl."""
+    """Print the mean of the last 50 returns after every 50th episode; `values` is a line of metrics.jsonl."""
     if "episode/return" in values:
         returns.append(values["episode/return"])
         if len(returns) % 50 == 0:
@@ -20,4 +20,4 @@ def show(step: int, values: dict[str, float]) -> None:
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else None
 run = reverie.train("dreamer_catch", total_timesteps=steps, device="cpu", callback=show)
-print(f"{run.agent}, {len(returns)} episodes; look into {run.run_dir}")
+print(f"{run.agent}, {len(returns)} episodes, saved in {run.run_dir}")

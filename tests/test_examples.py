@@ -21,7 +21,7 @@ NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 RUN_ALL = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
 SHOWN = {
     "play_pretrained.py 20": r"Agent for atari/pong, .*: score [+-]\d+ at step 20",
-    "train_catch.py 40": r"Agent for catch, trained for 40 steps>, 4 episodes; look into experiments/",
+    "train_catch.py 40": r"Agent for catch, trained for 40 steps>, 4 episodes, saved in experiments/",
     "seeker.py 60": r"ready to train\n(?s:.*)trained for 60 steps> moves its levers \[[012] [012]\]",
     "dream_ahead.py 5": r"after 0, 3, \.\.\. 15 steps; mean error 0\.\d\d of 255",
     "replay_buffer.py 10": r"0\.8 MB(?s:.*)episode 10: return \d+, \d+ records",

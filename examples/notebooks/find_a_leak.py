@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Find a leak
 #
-# A recurrent agent acts, and keeps its state for the next step. If that state has a graph, the graph of
-# every earlier step stays in memory. Here is such an agent, the tool that says who holds what, and the
-# repair.
+# A recurrent agent keeps its state for the next step. If that state has an autograd graph, the graphs of
+# all earlier steps stay in memory. This notebook shows such an agent, a tool that finds the holder, and the
+# fix.
 
 # %%
 import torch
@@ -38,17 +38,17 @@ class RepairedAgent(Agent):
 
 
 # %% [markdown]
-# ## Watch it
+# ## Watch the agent
 #
-# `sample` is called after each step and measures when a sample is due. For a program that runs for hours
-# the defaults are right: samples half a second apart, 1 % of the time. This one runs for seconds, so it is
-# looked at more often.
+# Call `sample` after each step. It measures only when a sample is due. The defaults (half a second between
+# samples, 1 % of the time) suit programs that run for hours. This one runs for seconds, so it needs more
+# frequent samples.
 
 
 # %%
 def watched(agent):
     with Watch(roots={"agent": agent}, seconds=0.01, share=1.0, folder="memory") as watch:
-        for step in range(50_000):  # the verdict ends it, after some seconds
+        for step in range(50_000):
             agent.act(torch.randn(64, 16))
             watch.sample(step)
             if watch.verdict in ("leak", "flat"):
@@ -63,22 +63,21 @@ for finding in watch.findings:
     print(finding.text())
 
 # %% [markdown]
-# Read the path from the left: `agent.state` holds a graph, and uses a parameter once in each step of it.
-# `memory/watch.html` has the curves.
+# Read the path from the left: `agent.state` keeps a graph that uses a parameter once per step.
+# `memory/watch.html` shows the curves.
 #
-# ## Ask who holds graphs
+# ## Find the holders of graphs
 #
-# The same search without a watch, at any moment:
+# The same search also works without a watch, at any time:
 
 # %%
 [holder] = graph_holders({"agent": leaking}).holders
 print(f"{holder.pattern}: {holder.nbytes / 1e6:.1f} MB, {holder.steps_deep} steps deep")
 
 # %% [markdown]
-# ## Repair it, and keep it repaired
+# ## Fix the leak, and test the fix
 #
-# `detach` what is kept. Then `no_growth` fails whenever a call leaves something behind: a test for your
-# suite.
+# `detach` the state. Then `no_growth` fails if calls retain memory, which makes a test for your suite.
 
 # %%
 repaired = RepairedAgent()

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # First success: Catch
 #
-# A ball falls through 64 x 64 pixels, and a paddle has to be under it. A reward of 1 or -1 comes at the
-# end; the agent sees pixels alone.
+# A ball falls through 64 x 64 pixels, and a paddle must catch it. The episode ends with a reward of 1 or
+# -1. The agent sees only pixels.
 
 # %%
 import matplotlib.pyplot as plt
@@ -25,8 +25,8 @@ print(reverie.check_env("catch", steps=100))
 # %% [markdown]
 # ## Train
 #
-# `reverie.train` is `reverie-train` from Python. The whole preset takes ten CPU minutes; these settings
-# make a few updates, so that you see each part at work. For the real thing use
+# `reverie.train` is `reverie-train` from Python. The whole preset needs about ten CPU minutes. These settings
+# make only a few updates, to show each part. For a full training run, use
 # `reverie.train("dreamer_catch", device="cpu")`.
 
 # %%
@@ -34,21 +34,21 @@ short = {"training.learning_starts": 80, "training.train_ratio": 8, "training.lo
 run = reverie.train("dreamer_catch", short, total_timesteps=128, device="cpu", run_dir="catch")
 
 # %% [markdown]
-# A run is a folder. Its numbers are in `metrics.jsonl`, one line a report; `train/loss/decoder/image` is
-# the squared error of what the world model draws.
+# A run is a folder. Its metrics are in `metrics.jsonl`, with one line per report. `train/loss/decoder/image`
+# is the squared error of the world model's reconstructions.
 
 # %%
 tag = "train/loss/decoder/image"
 points = [(line["step"], line[tag]) for line in run.metrics() if tag in line]
 plt.plot(*zip(*points, strict=True), "o-")
 plt.xlabel("agent steps")
-plt.ylabel("error of the drawn pictures")
+plt.ylabel("reconstruction error")
 
 # %% [markdown]
 # ## Play
 #
-# `run.agent` would act now. The networks of a whole run come with the package, so let those play, next to
-# random actions.
+# `run.agent` could play now. The package includes the networks of a full run, so this notebook plays with
+# them, and compares them with random actions.
 
 
 # %%

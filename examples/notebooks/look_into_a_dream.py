@@ -11,8 +11,8 @@
 # %% [markdown]
 # # Look into a dream of Pong
 #
-# A world model predicts what follows from an action. Here it sees a game for a while, then closes its
-# eyes: from there on it knows the actions alone.
+# A world model predicts the consequences of actions. Here it observes a game for a while. After that it
+# receives only the actions.
 
 # %%
 import json
@@ -33,8 +33,8 @@ print(agent)
 # %% [markdown]
 # ## The game
 #
-# The agent plays to a moment where the ball flies. `agent.state` is what the model believes there; after
-# it, frames and actions are kept.
+# The agent plays until the ball is in flight. `agent.state` is the model's latent state at that moment. The
+# frames and actions after it are recorded.
 
 # %%
 SEEN, DREAMED = 70, 20
@@ -56,8 +56,8 @@ truth = np.stack(truth)
 # %% [markdown]
 # ## The dream
 #
-# `rssm.imagine` rolls the prior forward under any policy, here the recorded actions. Each seed of the
-# noise is another dream of the same moment.
+# `rssm.imagine` rolls the prior forward under any policy, here the recorded actions. Each noise seed gives
+# a different dream from the same moment.
 
 
 # %%
@@ -90,8 +90,8 @@ for column, step in zip(axes.T, shown, strict=True):
 figure.savefig("dream.png")
 
 # %% [markdown]
-# The mean error of a picture hides the ball, which is a few pixels of 4,096: look at the largest error
-# too. Dreams drift apart from the moment on where chance decides, as when the ball is served.
+# The mean error of an image hides the ball, which covers a few of 4,096 pixels, so look at the largest
+# error too. Dreams diverge at random events, such as a serve.
 
 # %%
 figure, (mean, largest) = plt.subplots(1, 2, figsize=(10, 3))
@@ -106,11 +106,11 @@ print("game: ", {step: point for step, point in enumerate(points) if point})
 print("dream:", {step: round(float(each), 2) for step, each in enumerate(rewards) if abs(each) > 0.1})
 
 # %% [markdown]
-# ## What the model knows
+# ## Probe the model
 #
-# A linear probe reads the positions of ball and paddles from the model's features. `r2` is the share of
-# their variance that it explains in a game it was not fitted to: 1 is perfect. Two short games say little;
-# `reverie-probe run=pretrained:pong` plays eight whole ones, in some minutes.
+# A linear probe predicts the positions of ball and paddles from the model's features. `r2` is the share of
+# variance explained in held-out games: 1 is perfect. Two short games are only a demonstration.
+# `reverie-probe run=pretrained:pong` plays eight whole games in a few minutes.
 
 # %%
 found = probe_run(ProbeConfig(run="pretrained:pong", episodes=2, max_steps=70))
