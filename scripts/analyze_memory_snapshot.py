@@ -1,4 +1,4 @@
-"""Find what grows in CUDA memory snapshots: `python scripts/analyze_memory_snapshot.py --snapshots-dir D`."""
+"""Find growth in CUDA memory snapshots: `python scripts/analyze_memory_snapshot.py --snapshots-dir D`."""
 
 import sys
 

@@ -1,6 +1,7 @@
 """Certify that memory is flat: `python scripts/certify_memory.py experiment=dreamer_incident`."""
 
-if __name__ == "__main__":  # the processes of environments import this file
+# Environment processes import this file.
+if __name__ == "__main__":
     from reverie.commands.entry import certify
 
     certify()

@@ -1,4 +1,4 @@
-"""Kill a run, resume it, compare it with the unbroken one: `scripts/chaos.py experiment=dreamer_catch`."""
+"""Kill and resume a run, and compare it with an uninterrupted one: `scripts/chaos.py experiment=...`."""
 
 import sys
 from pathlib import Path
@@ -6,5 +6,6 @@ from pathlib import Path
 from reverie.commands.entry import load
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # it is no part of the package
+    # The module is not part of the package.
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     load("benchmarks.chaos")()

@@ -1,7 +1,7 @@
 """Compare the size of the repository with `[tool.reverie.budget]` of pyproject.toml: `check_budget.py`.
 
-Lines of code are those of `src` without docstrings, comments and blank lines, so explanations are free. A
-closure is what an import loads of `src`, in lines of the files. What is over its budget ends it with 1.
+Lines of code exclude docstrings, comments and blank lines, so explanations are free. A closure is the set of
+files in `src` that an import loads, in lines. The script exits with 1 if a size exceeds its budget.
 """
 
 import ast
@@ -31,7 +31,7 @@ Total = Callable[[Collection[float]], float]
 
 
 def code_lines(path: Path) -> int:
-    """Return the lines of a Python file but for docstrings, comments and blank ones."""
+    """Return the number of lines of a Python file without docstrings, comments and blank lines."""
     with tokenize.open(path) as file:
         tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type not in NO_CODE]
     lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
@@ -46,12 +46,12 @@ def code_lines(path: Path) -> int:
 
 
 def raw_lines(path: Path) -> int:
-    """Return the lines of a file."""
+    """Return the number of lines of a file."""
     return path.read_bytes().count(b"\n")
 
 
 def private_accesses(path: Path) -> int:
-    """Return how often a file names a private attribute of something else than `self` or `cls`."""
+    """Return the number of accesses to private attributes of objects other than `self` and `cls`."""
     return sum(
         isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
@@ -62,7 +62,7 @@ def private_accesses(path: Path) -> int:
 
 
 def closure(name: str) -> list[Path]:
-    """Return the files of `src` that are loaded once `name`, a module or its attribute, is there."""
+    """Return the files of `src` that are loaded by importing `name`, a module or an attribute of one."""
     module, _, attribute = name.partition(":")
     code = f"import sys; from {module} import {attribute or '__name__'}; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -73,7 +73,7 @@ def closure(name: str) -> list[Path]:
 
 
 def tracked() -> dict[str, int]:
-    """Return the files in git by name, with their bytes."""
+    """Return the size in bytes of each file in git."""
     shown = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     return {
         name: (ROOT / name).stat().st_size for name in shown.stdout.split("\0") if (ROOT / name).is_file()
@@ -81,17 +81,17 @@ def tracked() -> dict[str, int]:
 
 
 def over(what: str, sizes: Mapping[str, float], budget: float, total: Total = sum) -> Iterator[str]:
-    """Print a row, and yield what to say if the total of `sizes` is over its budget."""
+    """Print a row, and yield a problem if the total of `sizes` exceeds its budget."""
     found = total(sizes.values())
     print(f"{what:<42}{found:>12,.6g}{budget:>12,.6g}")
     if found > budget:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:SHOWN]
         names = ", ".join(f"{name} ({sizes[name]:,.6g})" for name in largest)
-        yield f"{what}: {found:,.6g}, and the budget is {budget:,.6g}. The largest: {names}."
+        yield f"{what}: {found:,.6g} exceeds the budget of {budget:,.6g}. Largest: {names}."
 
 
 def problems() -> Iterator[str]:
-    """Print each size next to its budget, and yield a sentence for each that is over."""
+    """Print each size and its budget, and yield a sentence for each that exceeds it."""
     budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["reverie"]["budget"]
     source = ROOT / "src"
     files_of_source = sorted([*source.rglob("*.py"), *source.rglob("*.pyi")])
@@ -127,10 +127,10 @@ def problems() -> Iterator[str]:
 
 @exit_on_user_error()
 def main() -> None:
-    """Print all sizes; exit with 1 if one is over its budget."""
+    """Print all sizes. Exit with 1 if one exceeds its budget."""
     FlagParser(description=__doc__).parse_args()
     if found := list(problems()):
-        repair = "Make it smaller, or raise the budget in a commit of its own that says why."
+        repair = "Reduce it, or raise the budget in a separate commit that explains why."
         sys.exit("\n".join([*found, repair]))
 
 

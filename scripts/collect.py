@@ -1,6 +1,7 @@
-"""Play for a learner on another machine: `python scripts/collect.py address=<host>:<port>`."""
+"""Collect steps for a learner on another machine: `python scripts/collect.py address=<host>:<port>`."""
 
-if __name__ == "__main__":  # the processes of environments import this file
+# Environment processes import this file.
+if __name__ == "__main__":
     from reverie.commands.entry import collect
 
     collect()

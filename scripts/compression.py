@@ -1,4 +1,4 @@
-"""Bytes and times of compressed replay: `python scripts/compression.py out=<file>`."""
+"""Measure size and speed of compressed replay: `python scripts/compression.py out=<file>`."""
 
 import sys
 from pathlib import Path
@@ -6,5 +6,6 @@ from pathlib import Path
 from reverie.commands.entry import load
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # it is no part of the package
+    # The module is not part of the package.
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     load("benchmarks.compression")()

@@ -7,8 +7,8 @@ try:
 except ImportError as error:
     sys.exit(
         f"FAIL  {error}, in {sys.executable}\n"
-        "      Install Reverie with all it needs: pip install -c constraints.txt -e packages/heapwatch -e .\n"
-        "      Or run `make doctor`, which makes its own .venv."
+        "      Install Reverie: pip install -c constraints.txt -e packages/heapwatch -e .\n"
+        "      Or run `make doctor`, which creates .venv."
     )
 
 if __name__ == "__main__":

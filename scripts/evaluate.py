@@ -1,6 +1,7 @@
 """Play a checkpoint: `python scripts/evaluate.py run=<folder> episodes=20`."""
 
-if __name__ == "__main__":  # the processes of environments import this file
+# Environment processes import this file.
+if __name__ == "__main__":
     from reverie.commands.entry import evaluate
 
     evaluate()

@@ -1,6 +1,7 @@
-"""Write networks alone: `python scripts/export.py run=experiments/<run> out=<new folder>`."""
+"""Export weights only: `python scripts/export.py run=experiments/<run> out=<new folder>`."""
 
-if __name__ == "__main__":  # the processes of environments import this file
+# Environment processes import this file.
+if __name__ == "__main__":
     from reverie.commands.entry import export
 
     export()

@@ -1,9 +1,10 @@
-"""Run a script as make's recipe: `python scripts/for_make.py scripts/train.py experiment=dreamer_catch`.
+"""Run a script from a make recipe: `python scripts/for_make.py scripts/train.py experiment=dreamer_catch`.
 
-Make shows every exit code but 0 as an error, also that of a run which Ctrl-C ended with a checkpoint. Here
-such an end is none: make, which gets the Ctrl-C too, ends by it. All other exit codes are passed on.
+make reports every exit code except 0 as an error, also if Ctrl-C ended the run with a checkpoint. This script
+turns such an exit into 0. make receives the Ctrl-C too and stops because of it. Other exit codes are
+unchanged.
 
-With `--resume` the same arguments continue the run that they have begun.
+With `--resume`, the same arguments continue the run that they started.
 """
 
 import argparse
@@ -24,10 +25,10 @@ CONFIG_FILE = "config.yaml"
 
 
 def continued(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that resume the run which these have begun, or begin it in a folder of its own.
+    """Return arguments that resume the run started by the same arguments, or start it in its own folder.
 
-    The folder is `run_dir=`, else named after the experiment and a checksum of all other arguments. A
-    setting that differs from the saved one is passed on as a change, and refused there if it cannot change.
+    The folder is `run_dir=`, or a name made of the experiment and a checksum of all other arguments. Settings
+    that differ from the saved ones are passed on, and the run rejects those that cannot change.
     """
     if any(word.startswith(("-", "resume=", "hydra.")) for word in arguments):
         return [*arguments]
@@ -37,13 +38,13 @@ def continued(arguments: Sequence[str]) -> list[str]:
     folder = typed.get("run_dir", f"experiments/{name}")
     if not Path(folder, CONFIG_FILE).is_file():
         return [*arguments, *([] if "run_dir" in typed else [f"run_dir={folder}"])]
-    print(f"continuing {folder}; for a new run, move it away or add run_dir=<folder> to ARGS", flush=True)
+    print(f"continuing {folder}. For a new run, move it or add run_dir=<folder> to ARGS.", flush=True)
     return [f"resume={folder}", *changes_of(Path(folder, CONFIG_FILE), arguments)]
 
 
 def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that set something else than the saved configuration."""
-    # Loaded only here: a new run need not wait for it.
+    """Return the arguments whose values differ from the saved configuration."""
+    # Imported here, so that a new run does not wait for it.
     from omegaconf import OmegaConf
 
     from reverie.config.overrides import parse
@@ -64,8 +65,8 @@ def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
 
 def main() -> int:
     """Return the exit code for make."""
-    parser = FlagParser(description="Run a script as a recipe of make; Ctrl-C is no error then.")
-    parser.add_argument("--resume", action="store_true", help="continue the run that the arguments began")
+    parser = FlagParser(description="Run a script from a make recipe, without an error after Ctrl-C.")
+    parser.add_argument("--resume", action="store_true", help="continue the run of the same arguments")
     parser.add_argument("script", help="a Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     with exit_on_user_error():
@@ -75,11 +76,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
     child = subprocess.Popen([sys.executable, flags.script, *arguments], env=environment)
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # make sends it to this process alone
+    # make sends SIGTERM only to this process.
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     code = child.wait()
     if interrupts and code in CALM:
         return 0
-    return code if code >= 0 else 128 - code  # as a shell has it
+    # Shells use the same encoding.
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the figures of README.md and docs/ from the raw data under docs/results: `make docs-figures`."""
+"""Draw the figures of README.md and docs/ from the raw data in docs/results: `make docs-figures`."""
 
 import json
 import math
@@ -33,8 +33,10 @@ OTHER_TASKS = {
     "inverted_pendulum": "InvertedPendulum-v5, pixels",
 }
 FRAMES_OF_AN_UPDATE = 8 * 16
-SCORED = 20  # episodes of the printed score
-WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
+# Number of last episodes in the printed score.
+SCORED = 20
+# Maximal number of episodes in the drawn mean. It is smaller for short runs.
+WIDEST_SMOOTHING = 20
 STRIP_FRAMES = 10
 STRIP_SCALE = 2
 PERFORMANCE = [RESULTS / "performance" / name for name in ("dreamers.json", "cpu.json")]
@@ -56,7 +58,8 @@ SWIMMER = {
     "shared": "10 learners, one replay",
     "td3": "TD3 alone",
 }
-LIMIT = "limit"  # how variants begin that are limits, not competitors
+# Variants with this prefix are limits, not competitors.
+LIMIT = "limit"
 
 
 def main() -> None:
@@ -82,12 +85,12 @@ def main() -> None:
 
 
 def seeds_of(name: str) -> dict[str, Path]:
-    """Return the runs of an experiment by their seeds."""
+    """Return the runs of an experiment by seed."""
     return {run.name.replace("_", " "): run for run in sorted((RESULTS / name).glob("seed_*"))}
 
 
 def draw_panels(shown: dict[str, dict[str, Path]], target: Path) -> None:
-    """Draw a panel of learning curves for each task."""
+    """Draw one panel of learning curves per task."""
     figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3))
     for axis, (name, runs) in zip(axes, shown.items(), strict=True):
         draw_curves(axis, name, runs)
@@ -96,7 +99,7 @@ def draw_panels(shown: dict[str, dict[str, Path]], target: Path) -> None:
 
 
 def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:
-    """Plot each seed's returns, thin, and their running mean, thick; print the last episodes' mean."""
+    """Plot each seed's returns (thin) and running mean (thick), and print the last episodes' mean."""
     for index, (seed, run) in enumerate(runs.items()):
         steps, returns = returns_of(run)
         draw_curve(axis, steps, returns, f"C{index}", seed)
@@ -111,13 +114,13 @@ def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:
 
 
 def returns_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the agent step and the return of each episode of a run."""
+    """Return the agent step and the return of each episode in a run."""
     found = [(line["step"], line["episode/return"]) for line in read(run) if "episode/return" in line]
     return tuple(np.array(found).T)
 
 
 def draw_curve(axis: Axes, at: np.ndarray, returns: np.ndarray, colour: str, label: str) -> None:
-    """Plot returns, thin, and their running mean, thick."""
+    """Plot returns (thin) and their running mean (thick)."""
     window = max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
     mean = np.convolve(returns, np.ones(window) / window, mode="valid")
     axis.plot(at, returns, color=colour, alpha=0.2, linewidth=0.7)
@@ -125,7 +128,7 @@ def draw_curve(axis: Axes, at: np.ndarray, returns: np.ndarray, colour: str, lab
 
 
 def draw_pong(target: Path) -> None:
-    """Plot the seeds of Pong on a CPU against each thing that they cost."""
+    """Plot the seeds of Pong on a CPU against each kind of cost."""
     figure, axes = plt.subplots(1, 4, figsize=(16, 3), sharey=True)
     for index, (seed, run) in enumerate(CPU_PONG.items()):
         steps, returns = returns_of(run)
@@ -149,7 +152,7 @@ def draw_pong(target: Path) -> None:
 
 
 def draw_strip(video: Path, target: Path) -> None:
-    """Lay frames of an open-loop video side by side: truth, prediction, error of the first sequence."""
+    """Combine frames of an open-loop video: truth, prediction and error of the first sequence."""
     with av.open(str(video)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
@@ -162,7 +165,7 @@ def draw_strip(video: Path, target: Path) -> None:
 
 
 def draw_swimmer(target: Path) -> None:
-    """Draw the fitness of the best member against all agent steps: each seed thin, their mean thick."""
+    """Draw the best member's fitness over all agent steps, with thin seeds and a thick mean."""
     figure, axis = plt.subplots(figsize=(7, 4))
     for index, (name, words) in enumerate(SWIMMER.items()):
         runs = [fitness_of(run) for run in sorted((RESULTS / "population" / "swimmer").glob(f"{name}_*"))]
@@ -184,14 +187,14 @@ def draw_swimmer(target: Path) -> None:
 
 
 def fitness_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and the best member's fitness of every generation."""
+    """Return the step and the best member's fitness for each generation."""
     lines = [line for line in read(run) if "population/fitness_best" in line]
     fitness = np.array([line["population/fitness_best"] for line in lines])
     return np.array([line["step"] for line in lines]), fitness
 
 
 def draw_performance(target: Path) -> None:
-    """Draw a panel for each row of the benchmark: a bar for each variant, a line at the floor."""
+    """Draw a panel for each benchmark row, with a bar for each variant and a line at the floor."""
     files = [json.loads(path.read_text())["rows"] for path in PERFORMANCE]
     found = {name: [[row for row in rows if row["row"] == name] for rows in files] for name in BARS}
     groups = {name: next(filter(None, of_files)) for name, of_files in found.items() if any(of_files)}
@@ -206,7 +209,7 @@ def draw_performance(target: Path) -> None:
 
 
 def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw medians; ours in another colour than the peers."""
+    """Draw the medians, with Reverie in a different color than the peers."""
     factor, unit = 1.0, rows[0]["unit"]
     if unit == "s" and max(row["median"] for row in rows) < 1:
         factor, unit = 1e3, "ms"

@@ -1,4 +1,4 @@
-"""Make networks that come with the package from a run: what `reverie-export` writes, without its page.
+"""Create the weights that ship with the package from a run, like `reverie-export` but without its page.
 
 python scripts/make_pretrained.py run=<run> out=src/pretrained/<name> commit=<of the run> trained_on=<machine>
 """
@@ -12,33 +12,33 @@ from reverie.commands.options import own_settings
 from reverie.utils.errors import UserError, exit_on_user_error
 
 _USAGE = """\
-Make networks that come with the package: scripts/make_pretrained.py run=<run> out=<new folder> ...
+Create weights that ship with the package: scripts/make_pretrained.py run=<run> out=<new folder> ...
 
 """
 
 
 @dataclass(kw_only=True, slots=True)
 class Settings:
-    """What is made, typed as key=value."""
+    """Settings of the export, typed as key=value."""
 
     run: str | None = None
-    """Folder of the run, whose newest checkpoint counts, or `pretrained:<name>`."""
+    """Folder of the run, of which the newest checkpoint is used, or `pretrained:<name>`."""
 
     out: str | None = None
     """New folder for the files."""
 
     episodes: int = 20
-    """Episodes of the score on the card."""
+    """Number of episodes behind the score on the card."""
 
     commit: str | None = None
-    """Commit that the run was trained with."""
+    """Commit with which the run was trained."""
 
     trained_on: str | None = None
-    """Machine and time, in words."""
+    """Machine and time, as text."""
 
     def __post_init__(self) -> None:
         if missing := [name for name in ("run", "out", "commit", "trained_on") if not getattr(self, name)]:
-            raise UserError(f"{missing[0]} is missing; --help says what it is.")
+            raise UserError(f"{missing[0]} is missing. --help describes it.")
 
 
 @exit_on_user_error()

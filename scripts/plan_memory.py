@@ -1,4 +1,4 @@
-"""What a run will take, before it starts: `python scripts/plan_memory.py experiment=dreamer_ataripong`."""
+"""Predict a run's memory before it starts: `python scripts/plan_memory.py experiment=dreamer_ataripong`."""
 
 from reverie.commands.entry import plan
 

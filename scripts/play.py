@@ -1,6 +1,7 @@
-"""Play a game and the dream of it, side by side: `python scripts/play.py run=pretrained:pong`."""
+"""Play a game next to the model's dream of it: `python scripts/play.py run=pretrained:pong`."""
 
-if __name__ == "__main__":  # the processes of environments import this file
+# Environment processes import this file.
+if __name__ == "__main__":
     from reverie.commands.entry import play
 
     play()

@@ -1,6 +1,7 @@
-"""Probe a world model of Pong: `python scripts/probe.py run=<folder>`."""
+"""Probe a Pong world model: `python scripts/probe.py run=<folder>`."""
 
-if __name__ == "__main__":  # the processes of environments import this file
+# Environment processes import this file.
+if __name__ == "__main__":
     from reverie.commands.entry import probe
 
     probe()

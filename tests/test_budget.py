@@ -58,7 +58,7 @@ def test_what_is_over_its_budget_is_named_with_its_largest_parts(
     sizes = {"a.py": 5, "b.py": 1_000, "c.py": 20, "d.py": 7}
     assert list(script["over"]("lines", sizes, 1_032)) == []
     (problem,) = script["over"]("lines", sizes, 1_000)
-    assert problem == "lines: 1,032, and the budget is 1,000. The largest: b.py (1,000), c.py (20), d.py (7)."
+    assert problem == "lines: 1,032 exceeds the budget of 1,000. Largest: b.py (1,000), c.py (20), d.py (7)."
     assert capsys.readouterr().out.count("\n") == 2
 
 

@@ -93,7 +93,7 @@ def test_the_same_make_train_again_resumes_a_finished_run_and_one_without_a_chec
         process = make_train(tmp_path, *arguments)
         shown = process.communicate()[0]
         assert process.returncode == 0, shown
-        assert notice in shown and (f"continuing {run_dir};" in shown) is bool(notice)
+        assert notice in shown and (f"continuing {run_dir}." in shown) is bool(notice)
         assert "finished" in shown and saved_steps(run_dir) == [60]
         if notice:
             shutil.rmtree(run_dir / "checkpoints")  # as after a kill before the first one
@@ -112,7 +112,7 @@ def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
         assert continued(words) == [*words, f"run_dir={folder}"]  # nothing of a run is in it
         Path(folder, "config.yaml").write_text("\n".join(["name: catch", *words[1:]]).replace("=", ": "))
         assert continued(words) == [f"resume={folder}"]
-        assert f"continuing {folder};" in capsys.readouterr().out
+        assert f"continuing {folder}." in capsys.readouterr().out
     own = ["experiment=a", "seed=5", "seed=1", "optimizer.learning_rate=4e-05", "model=debug", "run_dir=run"]
     Path("run").mkdir()
     Path("run", "config.yaml").write_text("name: catch\nseed: 1\noptimizer:\n  learning_rate: 0.00004\n")
