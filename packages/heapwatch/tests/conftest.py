@@ -1,4 +1,4 @@
-"""What holds for every test: one thread, a fixed seed, and GPU tests only on a GPU."""
+"""Common setup of all tests: one thread, a fixed seed, and GPU tests only on a GPU."""
 
 import gc
 import os
@@ -11,25 +11,26 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+# This also applies to the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
-# On a busy machine an example may take any time.
+# On a busy machine, an example may need any amount of time.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
-    """Give each test the same global random numbers, whichever tests ran before it."""
+    """Seed the global generators for each test, independent of earlier tests."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of every collection of garbage, which takes a fifth of the time.
+    """Exclude imported objects from garbage collection, which saves a fifth of the time.
 
-    `gc.get_objects` does not list it then; see `test_heap_graphs.py`.
+    `gc.get_objects` does not list them afterwards (see `test_heap_graphs.py`).
     """
     gc.collect()
     gc.freeze()
@@ -37,7 +38,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module")
 def thawed() -> Iterator[None]:
-    """List all objects: `gc.freeze` has taken the classes of test files from sight."""
+    """Make all objects visible again, because `gc.freeze` has hidden the classes of test files."""
     gc.unfreeze()
     yield
     gc.freeze()

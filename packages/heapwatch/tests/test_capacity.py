@@ -1,4 +1,4 @@
-"""A container is bounded by the number that its owner's code compares with its length, whatever its name."""
+"""A container's bound is the number that its owner's code compares with its length, whatever its name."""
 
 import asyncio
 import collections
@@ -166,7 +166,7 @@ class Decorated:
 
 
 class Parallel:
-    """Also keeps what it has dropped: that grows."""
+    """Also keeps dropped entries in a list that grows."""
 
     def __init__(self) -> None:
         self.most, self.states, self.actions = 100, [], []
@@ -182,7 +182,7 @@ class Parallel:
 
 
 class Unbounded:
-    """Has numbers, and compares some with the length: none of them decides whether it grows."""
+    """Compares numbers with the length, but without limiting it."""
 
     def __init__(self) -> None:
         self.capacity = self.max_size = self.warmup = self.batch_size = 100

@@ -1,4 +1,4 @@
-"""Bytes are compared with what was allocated, to the byte."""
+"""Reported bytes equal the allocated bytes exactly."""
 
 import gc
 import weakref
@@ -35,7 +35,7 @@ class Slotted:
 
 
 class TellTale:
-    """Counts the calls of what an instrument must not call."""
+    """Counts calls of methods that an instrument must not call."""
 
     calls = 0
 
@@ -78,7 +78,8 @@ def test_an_array_and_a_tensor_on_the_same_memory_are_one_storage() -> None:
 def test_a_module_counts_parameters_and_buffers_and_a_tied_weight_once() -> None:
     net = nn.Sequential(nn.Linear(100, 100, bias=False), nn.Linear(100, 100, bias=False), nn.BatchNorm1d(100))
     net[1].weight = net[0].weight
-    batch_norm = 4 * 100 * 4 + 8  # weight, bias, mean, variance; a counter of int64
+    # Weight, bias, mean, variance, and a counter in int64.
+    batch_norm = 4 * 100 * 4 + 8
     assert census_of(net).pinned_bytes == 100 * 100 * 4 + batch_norm
 
 
@@ -95,7 +96,8 @@ def test_adam_holds_two_moments_beside_gradients_and_parameters() -> None:
             "optimizers": Component((optimizer,)),
         }
     )
-    steps = 2 * 4  # Adam keeps a step count, float32, for each of weight and bias
+    # Adam keeps a float32 step count for both weight and bias.
+    steps = 2 * 4
     assert pinned(census) == {
         "gradients": parameters,
         "networks": parameters,
@@ -146,7 +148,8 @@ def test_a_whole_without_objects_is_the_sum_of_its_parts() -> None:
             "networks": Component(),
             "networks/world_model": Component((torch.zeros(100),)),
             "networks/controller": Component((torch.zeros(10),)),
-            "network": Component((torch.zeros(1),)),  # no part of anything, in spite of its name
+            # In spite of its name, it is not part of another component.
+            "network": Component((torch.zeros(1),)),
         }
     )
     assert pinned(census) == {

@@ -1,4 +1,4 @@
-"""`no_growth` and `budget`, as decorator, marker, fixture and block."""
+"""`no_growth` and `budget` as decorator, marker, fixture and context manager."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The counters are held against memory that is really taken."""
+"""The counters agree with memory that is actually allocated."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ os.wait()
 
 
 def resident_memory_of_an_array() -> list[float]:
-    """Return by how many MB it differs from before: asked for, touched, freed."""
+    """Return the change in MB after an array is allocated, touched and freed."""
     before, changes = process_rss_mb(), []
     held = np.empty(256_000_000, np.uint8)
     changes.append(process_rss_mb() - before)
@@ -37,12 +37,12 @@ def resident_memory_of_an_array() -> list[float]:
 
 
 def test_resident_memory_grows_by_what_is_touched_and_falls_when_it_is_freed() -> None:
-    # The heap that runs of this process keep would be used again.
+    # Runs in this process may have left free heap memory, which the array would reuse.
     assert in_a_fresh_process(resident_memory_of_an_array) == pytest.approx([0, 256, 0], abs=32)
 
 
 def test_a_forked_process_counts_its_own_memory() -> None:
-    # In a process of its own: forking the test process would copy its threads' locks.
+    # A separate process, because forking the test process would copy locks of its threads.
     child = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK_SCRIPT], capture_output=True, text=True, check=True
     )
@@ -51,7 +51,8 @@ def test_a_forked_process_counts_its_own_memory() -> None:
 
 @pytest.mark.gpu
 def test_gpu_counters_follow_one_tensor_to_the_byte() -> None:
-    torch.cuda.init()  # before its first use nothing is counted
+    # Before the first use of CUDA the counters are 0.
+    torch.cuda.init()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = gpu_memory_stats()
@@ -63,5 +64,6 @@ def test_gpu_counters_follow_one_tensor_to_the_byte() -> None:
     del held
     after = gpu_memory_stats()
     assert after["alloc_mb"] == pytest.approx(before["alloc_mb"])
-    assert after["reserved_mb"] == pytest.approx(during["reserved_mb"])  # freed tensors stay cached
+    # Freed tensors stay cached.
+    assert after["reserved_mb"] == pytest.approx(during["reserved_mb"])
     assert after["max_alloc_mb"] == pytest.approx(during["max_alloc_mb"])

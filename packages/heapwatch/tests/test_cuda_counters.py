@@ -1,4 +1,4 @@
-"""CUDA's counters and the warnings about paging; what needs no card is tested from numbers."""
+"""CUDA counters and paging warnings. Cases without a GPU use given numbers."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_without_cuda_there_are_no_counters_and_no_warning() -> None:
 
 
 def test_more_than_the_card_has_means_that_the_driver_is_paging() -> None:
-    # The incident's numbers: 12.15 GiB allocated on a card of 6 GB.
+    # The incident had 12.15 GiB allocated on a card with 6 GB.
     warning = paging_warning(int(12.15 * 2**30), 6 * GB, windows_driver=False)
     assert warning is not None
     assert warning.startswith(
@@ -78,7 +78,8 @@ def test_wsl_is_a_windows_driver(system: str, release: str, expected: bool) -> N
 
 @pytest.mark.gpu
 def test_gpu_pools_follow_small_and_large_tensors_to_the_byte() -> None:
-    torch.cuda.init()  # before its first use nothing is counted
+    # Before the first use of CUDA the counters are 0.
+    torch.cuda.init()
     torch.cuda.empty_cache()
     before = gpu_memory_stats()
     small = [torch.empty(512 * 1024, dtype=torch.uint8, device="cuda") for _ in range(8)]
@@ -87,7 +88,7 @@ def test_gpu_pools_follow_small_and_large_tensors_to_the_byte() -> None:
     assert during["small_pool_mb"] - before["small_pool_mb"] == pytest.approx(8 * small[0].nbytes / 1e6)
     assert during["large_pool_mb"] - before["large_pool_mb"] == pytest.approx(large.nbytes / 1e6)
     assert during["small_pool_mb"] + during["large_pool_mb"] == pytest.approx(during["alloc_mb"])
-    # Every other one of a segment's small blocks: what is free between them cannot be given back.
+    # Every second small block of a segment is freed. The gaps cannot be returned to the driver.
     del small[::2]
     assert gpu_memory_stats()["inactive_split_mb"] > before["inactive_split_mb"]
 

@@ -1,4 +1,4 @@
-"""Alarms, gates and the look at the garbage, on numbers and on memory that is really held."""
+"""Alarms, restarts and garbage detection, on given series and on real memory."""
 
 import ctypes
 import gc
@@ -21,7 +21,7 @@ exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), rea
 def first_alarm(
     detector: LeakDetector, value: Callable[[int], float], samples: int, start: int = 0
 ) -> int | None:
-    """Feed samples until the detector alarms; return how many it took."""
+    """Feed samples until the detector raises an alarm, and return their number."""
     for sample in range(start, start + samples):
         detector.add(sample, value(sample))
         if detector.alarm:
@@ -30,7 +30,7 @@ def first_alarm(
 
 
 def test_the_alarm_comes_with_the_second_leak_trend_test() -> None:
-    # Judged from 48 samples on, half of the window, and again 8 samples later.
+    # Tests start at 48 samples, half of the window, and repeat 8 samples later.
     assert first_alarm(LeakDetector(MB), lambda sample: MB * sample, 200) == 56
 
 
@@ -70,7 +70,7 @@ def test_ten_thousand_samples_keep_nothing() -> None:
     for sample in range(500, 10_500):
         detector.add(sample, 1e9)
     gc.collect()
-    # One small object kept for each sample would be 240 KB.
+    # One small object retained per sample would be 240 KB.
     assert in_use_bytes() - before == pytest.approx(0, abs=40 * KB)
 
 
@@ -81,7 +81,8 @@ def test_an_event_forgets_what_came_before_and_passes_over_a_fifth_of_the_way_to
     detector.restart(2000, "first checkpoint")
     for step in range(2010, 2301, 10):
         detector.add(step, float(step))
-    assert list(detector.values()) == list(range(2210, 2301, 10))  # 2000 + (2000 - 1000) / 5
+    # The limit is 2000 + (2000 - 1000) / 5.
+    assert list(detector.values()) == list(range(2210, 2301, 10))
 
 
 def test_an_event_takes_back_an_alarm() -> None:
@@ -89,7 +90,8 @@ def test_an_event_takes_back_an_alarm() -> None:
     assert first_alarm(detector, lambda sample: MB * sample, 100) == 56
     detector.restart(55, "finding")
     assert not detector.alarm
-    assert first_alarm(detector, lambda sample: MB * sample, 100, start=56) == 11 + 56  # a fifth of 55
+    # 11 is a fifth of 55.
+    assert first_alarm(detector, lambda sample: MB * sample, 100, start=56) == 11 + 56
 
 
 @pytest.mark.parametrize("updates", [1, 12, 30])
@@ -99,7 +101,8 @@ def test_where_updates_pause_a_leak_rises_from_phase_to_phase(
 ) -> None:
     detector, ever, noise = LeakDetector(MB), False, np.random.default_rng(0)
     for sample in range(400):
-        phase, place = divmod(sample, updates)  # what a phase gathers is dropped in the pause after it
+        # The pause after a phase drops the objects of the phase.
+        phase, place = divmod(sample, updates)
         value = gathered * place + leaked * phase + 0.05 * MB * noise.standard_normal()
         detector.add(sample, value, is_after_pause=place == 0)
         ever |= detector.alarm
@@ -120,11 +123,12 @@ def test_nothing_is_judged_before_all_awaited_events() -> None:
     assert first_alarm(detector, lambda sample: MB * sample, 100, start=101) is None
     assert len(detector.values()) == 0
     detector.restart(200, "first evaluation")
-    assert first_alarm(detector, lambda sample: MB * sample, 100, start=201) == 40 + 56  # a fifth of 200
+    # 40 is a fifth of 200.
+    assert first_alarm(detector, lambda sample: MB * sample, 100, start=201) == 40 + 56
 
 
 class Cycle:
-    """Holds itself, so only the garbage collector frees it."""
+    """References itself, so only the garbage collector frees it."""
 
     def __init__(self, nbytes: int) -> None:
         self.tensor = torch.empty(nbytes, dtype=torch.uint8)
@@ -134,7 +138,8 @@ class Cycle:
 @exact_only
 def test_real_cycles_are_collectable() -> None:
     gc.collect()
-    gc.disable()  # a collection of its own in the middle would make the series a sawtooth
+    # An automatic collection in between would produce a sawtooth.
+    gc.disable()
     try:
         detector = LeakDetector(MB)
 
@@ -167,7 +172,7 @@ def test_a_real_list_that_grows_is_a_leak() -> None:
 
 @exact_only
 def test_a_list_of_small_python_objects_is_a_leak() -> None:
-    # The C allocator sees only the list itself grow.
+    # For the C allocator only the list itself grows.
     held: list[dict[str, float]] = []
     detector = LeakDetector(MB)
 
@@ -181,12 +186,12 @@ def test_a_list_of_small_python_objects_is_a_leak() -> None:
 
 
 def bursts() -> tuple[list[int], list[int]]:
-    """Return bytes in use and resident after each burst of temporary blocks; each burst is larger."""
+    """Return bytes in use and resident after each burst of temporary blocks. Bursts grow."""
     ctypes.CDLL(None).malloc_trim(0)
     pin = bytearray(0)
     in_use, resident = [], []
     for sample in range(60):
-        # The last block lives on until the next burst: it lies on top of the heap, which cannot shrink.
+        # The last block survives until the next burst. It is at the top of the heap, which cannot shrink.
         burst = [bytearray(b"1") * 60_000 for _ in range(10 * (sample + 1))]
         pin = burst[-1]
         del burst
@@ -214,13 +219,14 @@ def test_resident_memory_that_rises_with_what_is_held_is_no_retention() -> None:
 @pytest.mark.parametrize(("tolerance", "least"), [(MB, 8 * MB), (4 * MB, 20 * MB)])
 def test_resident_memory_needs_8_mb_and_five_times_the_tolerance(tolerance: float, least: float) -> None:
     flat = classify_trend([1e9] * 96, tolerance)
-    rise = np.arange(96) * least / 64  # over the judged samples
+    # The rise is over the judged samples.
+    rise = np.arange(96) * least / 64
     assert classify_resident(flat, 0.9 * rise, tolerance).verdict is not TrendClass.retention
     assert classify_resident(flat, 1.1 * rise, tolerance).verdict is TrendClass.retention
 
 
 def test_the_hours_to_the_limit_are_headroom_over_slope() -> None:
-    # The incident: 202.7 KB for each step, one sample in 1,000 steps; 6 GB are left, 100 seconds a sample.
+    # Incident: 202.7 KB per step, one sample per 1,000 steps, 6 GB left, 100 seconds per sample.
     leak = classify_trend([202.7 * MB * sample for sample in range(48)], MB)
     assert hours_to_limit(leak, 100, 6e9) == pytest.approx(6000 / 202.7 * 100 / 3600)
     assert hours_to_limit(leak, 100, -1e9) == 0

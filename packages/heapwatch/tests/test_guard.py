@@ -1,4 +1,4 @@
-"""What the guard makes of growth in real memory: a warning, a leak, or nothing any more."""
+"""The guard's reaction to growth of real memory: a warning, a leak, or an end of the growth."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def test_a_leak_counts_however_many_warnings_came_before_it(guard: MemoryGuard) 
 
 
 def follow(guard: MemoryGuard, samples: range, grow: Callable[[], None]) -> list[Finding]:
-    """Let something grow before each sample; return what was found about memory of the host in use."""
+    """Let memory grow before each sample, and return the findings about host memory in use."""
     for step in samples:
         grow()
         guard.sample(step, guard.counters(), {}, {})
@@ -43,7 +43,8 @@ def follow(guard: MemoryGuard, samples: range, grow: Callable[[], None]) -> list
 
 
 def keep(nbytes: int) -> Callable[[], None]:
-    return lambda: KEPT.append(np.empty(nbytes, np.uint8))  # never touched: it counts and takes no page
+    # The array is never touched, so it counts without occupying pages.
+    return lambda: KEPT.append(np.empty(nbytes, np.uint8))
 
 
 def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(guard: MemoryGuard) -> None:

@@ -1,4 +1,4 @@
-"""The heap by path: every way to hold memory counts its bytes under a name that a reader can follow."""
+"""The heap by path: each way to reference memory appears in bytes under a readable name."""
 
 import array
 import collections
@@ -94,7 +94,7 @@ HOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
     "exception": (exception, ".<traceback exception:frame>"),
     "list of links": (linked_list, ".next.next"),
 }
-"""What holds a megabyte, and the path to it."""
+"""Holders of a megabyte, with their path."""
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +174,7 @@ def test_measuring_again_finds_the_same_and_runs_no_code_of_what_it_visits() -> 
 
 
 def leave_cycles(size: int) -> None:
-    """Leave 20 parameters and gradients that keep each other alive, and that only C++ holds."""
+    """Leave 20 pairs of parameters and gradients that keep each other alive, only through C++."""
     for _ in range(20):
         parameter = nn.Parameter(torch.zeros(size))
         (parameter**3).sum().backward(create_graph=True)
@@ -188,10 +188,12 @@ def c_library() -> ctypes.CDLL:
 
 
 def search_everything() -> None:
-    """Have a library, a module and C++ hold memory in turn, and check what each is called."""
-    warnings.simplefilter("ignore")  # torch warns of create_graph
+    """Let a library, a module and C++ retain memory in turn, and check the reported names."""
+    # torch warns about create_graph.
+    warnings.simplefilter("ignore")
     library = c_library()
-    leave_cycles(4001)  # held before: not to blame
+    # These existed before the growth, so they must not be blamed.
+    leave_cycles(4001)
     before = measure_heap({}, is_whole=True)
     library.malloc(MB)
     found = growth_sources({}, before, 1, MB)
@@ -251,7 +253,8 @@ def test_a_small_graph_is_not_blamed_for_native_memory() -> None:
 
 
 def test_what_a_library_is_called_with_has_the_name_that_the_users_module_gives_it() -> None:
-    @functools.singledispatch  # a frame of functools holds the argument
+    # The argument is referenced by a frame of functools.
+    @functools.singledispatch
     def search(value: np.ndarray) -> Heap:
         del value
         return measure_heap({}, is_whole=False)

@@ -22,7 +22,7 @@ class Agent:
 
 
 def graphs(roots: dict[str, Any]) -> list[GraphHolder]:
-    """Return the graphs that this file's making holds."""
+    """Return the graphs created by this file."""
     found = measure_heap(roots, is_whole=False).graphs.holders
     return sorted((each for each in found if "test_heap_graphs" in each.pattern), key=lambda g: g.pattern)
 
@@ -88,13 +88,14 @@ def test_a_variable_of_a_running_function_is_named() -> None:
 
 
 def search_for_cycles_of_cpp() -> None:
-    """Leave cycles that C++ alone holds and tensors that Python holds, and check what is found."""
+    """Leave cycles that only C++ references and tensors that Python references, and check the search."""
 
     def step() -> None:
         parameter = nn.Parameter(torch.zeros(2017))
         (parameter**3).sum().backward(create_graph=True)
 
-    warnings.simplefilter("ignore")  # torch warns of create_graph
+    # torch warns about create_graph.
+    warnings.simplefilter("ignore")
     kept, local = [torch.zeros(2018)], torch.zeros(2019)
     for _ in range(10):
         step()
@@ -110,7 +111,7 @@ def test_parameters_in_a_cycle_with_their_gradients_are_held_by_cpp_and_what_pyt
 
 
 def search_hostile_objects() -> None:
-    """Search objects that count who asks for their attributes, and a graph that is then let go."""
+    """Search objects that count attribute accesses, and a graph that is then released."""
     calls: list[str] = []
 
     class Proxy:

@@ -1,4 +1,4 @@
-"""The bytes in use follow objects of every kind to the byte, where resident memory does not."""
+"""The bytes in use follow objects of every kind exactly, unlike resident memory."""
 
 import itertools
 import os
@@ -18,7 +18,8 @@ from heapwatch.counters.glibc import (
 
 from .fresh import in_a_fresh_process
 
-BLOCK_OVERHEAD_BYTES = 1024  # of one array: header, alignment, the object around it
+# Overhead of one array: header, alignment, and the Python object.
+BLOCK_OVERHEAD_BYTES = 1024
 PAGE_BYTES = 4096
 ARENA_BYTES, MAPPED_BYTES, ARRAYS = 60_000, 1_000_000, 40
 MAKERS: dict[str, Callable[[int], object]] = {
@@ -32,7 +33,7 @@ SOURCE_SCRIPT = "from heapwatch.counters.glibc import in_use_source; print(in_us
 
 @exact_only
 def test_a_kept_heap_is_not_asked_for_again() -> None:
-    # In a process of its own: the choice lasts.
+    # A separate process, because the choice is permanent.
     script = """if True:
         import resource, sys
         import torch
@@ -53,12 +54,11 @@ def test_a_kept_heap_is_not_asked_for_again() -> None:
 
 
 def changes_by_arrays() -> dict[tuple[str, int], tuple[int, int]]:
-    """Return by how many bytes arrays of each maker and size let the count rise and fall."""
+    """Return the rise and fall of the count for arrays of each kind and size."""
     found = {}
     for (name, make), size in itertools.product(MAKERS.items(), (ARENA_BYTES, MAPPED_BYTES)):
-        held = [
-            make(size) for _ in range(ARRAYS)
-        ]  # the first time fills caches of the allocator and of Python
+        # The first round fills caches of the allocator and of Python.
+        held = [make(size) for _ in range(ARRAYS)]
         del held
         before = in_use_bytes()
         held = [make(size) for _ in range(ARRAYS)]
@@ -70,7 +70,8 @@ def changes_by_arrays() -> dict[tuple[str, int], tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def changes() -> dict[tuple[str, int], tuple[int, int]]:
-    return in_a_fresh_process(changes_by_arrays)  # where no thread of the test runner allocates meanwhile
+    # In a fresh process, no thread of the test runner allocates at the same time.
+    return in_a_fresh_process(changes_by_arrays)
 
 
 @exact_only
@@ -109,14 +110,16 @@ def small_python_objects() -> tuple[int, int, int]:
 @pytest.mark.skipif(in_use_source() != "mallinfo2 + pymalloc", reason="needs Python's own count")
 def test_small_python_objects_count_by_their_bytes() -> None:
     rise, size_of_list, left = in_a_fresh_process(small_python_objects)
-    assert rise == pytest.approx(100_000 * 32 + size_of_list, abs=20_000)  # 24 bytes, rounded up to 32
+    # 24 bytes are rounded up to 32.
+    assert rise == pytest.approx(100_000 * 32 + size_of_list, abs=20_000)
     assert left == pytest.approx(0, abs=20_000)
 
 
 def retained_graph() -> tuple[int, int]:
     weight = torch.ones(500, 500, requires_grad=True)
     state = torch.ones(500, 500)
-    (state @ weight).sum()  # the library's own one-time memory
+    # This triggers one-time allocations of the library.
+    (state @ weight).sum()
     before = in_use_bytes()
     for _ in range(10):
         state = state @ weight
@@ -131,7 +134,8 @@ def test_a_retained_graph_is_in_use() -> None:
 
 def test_a_counter_that_does_not_count_is_found_out() -> None:
     assert not counts_allocations(lambda: 0)
-    assert not counts_allocations(iter(range(0, 30_000_000, 8_000_000)).__next__)  # rises, never falls
+    # This counter rises but never falls.
+    assert not counts_allocations(iter(range(0, 30_000_000, 8_000_000)).__next__)
 
 
 def test_without_pymalloc_the_c_allocator_counts_small_objects_and_says_so() -> None:

@@ -1,4 +1,4 @@
-"""The limit of memory is that of the tightest control group, wherever it stands."""
+"""The memory limit is the tightest limit of all control groups."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_v1_beside_v2_is_read_and_its_number_for_no_limit_is_none(tmp_path: Path
     group(tmp_path / "memory", memory_limit_in_bytes=UNLIMITED_V1)
     membership = "4:memory:/docker/abc\n3:cpu,cpuset:/docker\n0::/\n"
     assert cgroup_memory(tmp_path, membership)[0] is None
-    # The container sees the host's path, and of it only the folders that are mounted.
+    # The container sees the host's path, but only some of its folders are mounted.
     group(tmp_path / "memory" / "docker", memory_limit_in_bytes="7000\n")
     assert cgroup_memory(tmp_path, membership)[0] == 7000
     group(tmp_path / "memory", memory_limit_in_bytes="5000\n")

@@ -1,4 +1,4 @@
-"""The system's counts are held against files, processes and memory that are really made."""
+"""The system's counts agree with files, processes and memory that the tests create."""
 
 import mmap
 import os
@@ -47,13 +47,14 @@ def test_a_system_that_does_not_tell_the_kinds_apart_has_no_keys() -> None:
 
 
 def rise_by_kinds(file: Path) -> dict[str, int]:
-    """Return by how many bytes each kind rises with 64 MB of private, 32 of file and 24 of shared memory."""
-    # Over 32 MiB, so glibc maps it anew: it cannot lie in memory that was freed before.
+    """Return the rise of each kind with 64 MB of private, 32 of file-backed and 24 of shared memory."""
+    # Above 32 MiB, glibc maps new memory instead of reusing freed memory.
     before = kernel_counts()
     private = np.ones(64 * MB, np.uint8)
     mapped = np.memmap(file, np.uint8, mode="r")
     assert private.sum() == 64 * MB and mapped.sum() == 32 * MB * ord("1")
-    with mmap.mmap(-1, 24 * MB) as shared:  # anonymous and shared: what worker processes write into
+    # Anonymous shared memory is used to communicate with worker processes.
+    with mmap.mmap(-1, 24 * MB) as shared:
         for _ in range(24):
             shared.write(b"1" * MB)
         after = kernel_counts()
@@ -81,10 +82,11 @@ def test_the_tree_counts_a_child_and_its_memory_while_it_runs() -> None:
         during = process_tree_pss_bytes()
         assert during is not None
         assert live_children_count() == children + 1
-        # Other processes that map the same libraries come and go, and each changes our share of them.
+        # Processes that map the same libraries come and go, and change this process's share of them.
         assert during - before > CHILD_BYTES / 2
         child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not yet waited for
+        # The child has ended but was not waited for.
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert live_children_count() == children
     after = process_tree_pss_bytes()
     assert after == pytest.approx(before, abs=CHILD_BYTES / 2)
@@ -100,14 +102,14 @@ def test_open_files_are_counted_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
 def test_shared_memory_of_a_worker_is_seen_until_it_is_unlinked() -> None:
-    # Others use shared memory too: a moment in which none of them does is waited for.
+    # Other processes also use shared memory, so this waits for a moment without changes by them.
     deadline = time.monotonic() + LONG_ENOUGH_SECONDS
     while (changes := changes_by_a_block()) != pytest.approx([16 * MB, 0], abs=MB):
         assert time.monotonic() < deadline, changes
 
 
 def changes_by_a_block() -> list[int]:
-    """Return by how much shared memory differs from before: with a block of 16 MB, and without it."""
+    """Return the change of shared memory with a block of 16 MB, and after its release."""
     before = shared_memory_used_bytes()
     block = shared_memory.SharedMemory(create=True, size=16 * MB)
     assert block.buf is not None
@@ -153,7 +155,9 @@ def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
 @linux_only
 def test_a_report_has_the_memory_of_the_tree_and_the_disk_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(bytes(2_000_000))
-    stats = in_a_fresh_process(partial(footprint_stats, tmp_path))  # which has no children
+    # The fresh process has no children.
+    stats = in_a_fresh_process(partial(footprint_stats, tmp_path))
     assert stats["disk_mb"] == pytest.approx(2, rel=0.01)
-    assert 1 < stats["tree_pss_mb"] < 2000  # of itself and the libraries that it shares
+    # The size covers the process and its share of libraries.
+    assert 1 < stats["tree_pss_mb"] < 2000
     assert set(stats) == {"disk_mb", "tree_pss_mb"}

@@ -1,4 +1,4 @@
-"""Sizes are followed by path; the tracker itself holds nothing and does not grow."""
+"""The tracker follows sizes by path, keeps no references, and does not grow."""
 
 import gc
 import sys
@@ -33,7 +33,7 @@ total                             1,554.25          1.00   +1.00           +0.10
 
 
 class Thing:
-    """An object with whatever attributes a test gives it."""
+    """An object with attributes set by a test."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -49,7 +49,8 @@ class Thing:
 
 
 def megabytes(count: float) -> torch.Tensor:
-    return torch.empty(int(count * 1e6), dtype=torch.uint8)  # untouched: it costs no resident memory
+    # The memory is never touched, so it is not resident.
+    return torch.empty(int(count * 1e6), dtype=torch.uint8)
 
 
 def tracker_of(threshold_mb: float = 1.0) -> MemoryTracker:
@@ -66,7 +67,7 @@ def alarms(tracker: MemoryTracker) -> list[str]:
 
 
 def follow(tracker: MemoryTracker, store: list[Any], per_sample_mb: float, **component: Any) -> MemoryReport:
-    """Sample 96 times while a store grows, and report."""
+    """Take 96 samples while a store grows, and return the report."""
     for index in range(96):
         store.append(megabytes(per_sample_mb))
         tracker.sample(index * INTERVAL, {"store": Component((store,), **component)}, {})
@@ -278,9 +279,9 @@ def test_the_tracker_keeps_nothing_alive() -> None:
 
 
 def counts_of_2_500_samples() -> list[tuple[int, int]]:
-    """Return live blocks of Python and bytes of all in use after 500 to 2,500 samples and reports.
+    """Return live Python blocks and bytes in use after 500 to 2,500 samples and reports.
 
-    The tracker is one of the things that it measures.
+    The tracker is one of the measured objects.
     """
     agent = Thing(state=torch.zeros(10))
     tracker, roots = tracker_of(), {"agent": agent}
@@ -299,13 +300,14 @@ def counts_of_2_500_samples() -> list[tuple[int, int]]:
 
 def test_1_500_samples_and_reports_grow_the_process_by_nothing() -> None:
     counts = in_a_fresh_process(counts_of_2_500_samples)
-    blocks, in_use = zip(*counts[1:], strict=True)  # its own result is of the same kind then
-    # Dictionaries and caches of the interpreter make up for single blocks; a reference that was kept at
-    # each sample would be 1,500.
+    # From the second value on, the results have the same size.
+    blocks, in_use = zip(*counts[1:], strict=True)
+    # Dictionaries and caches of the interpreter may change by single blocks. One reference per sample would
+    # be 1,500 blocks.
     assert abs(blocks[-1] - blocks[0]) <= 100
     if in_use_source().startswith("mallinfo2"):
-        # A table of the interpreter grows once, what is kept at each sample grows in both halves: by 24,000
-        # where it is one of malloc's smallest blocks, of 32 bytes.
+        # A table of the interpreter may grow once. Memory retained per sample would grow in both halves, by
+        # 24,000 bytes with the smallest malloc blocks of 32 bytes.
         assert min(abs(later - before) for before, later in pairwise(in_use)) <= 3_000
 
 
@@ -318,11 +320,13 @@ def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
     for index in range(96, 98):
         tracker.sample(index * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
     quiet = tracker.report(97 * INTERVAL)
-    assert quiet.is_still  # `mine` has two samples: nobody knows yet
+    # `mine` has only two samples, so there is no verdict yet.
+    assert quiet.is_still
     assert quiet.summary() == "8.0 MB in 2 parts, 1 of them not judged yet"
     del agent.cache
     tracker.sample(98 * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
-    assert not tracker.report(98 * INTERVAL).is_still  # a registered object is gone
+    # A registered object no longer exists.
+    assert not tracker.report(98 * INTERVAL).is_still
 
     assert not follow(tracker_of(), [], per_sample_mb=1.0).is_still
     planned = follow(tracker_of(), [], per_sample_mb=1.0, planned_bytes=10**9)

@@ -1,4 +1,4 @@
-"""The verdict's numbers are held against exact counts, slow references and series with a known slope."""
+"""The verdict's statistics agree with exact counts, slow references and series of known slope."""
 
 import itertools
 import math
@@ -28,7 +28,8 @@ def test_a_straight_line_is_a_leak_with_its_slope() -> None:
     assert judgement.verdict is TrendClass.growing
     assert judgement.slope_bytes_per_sample == pytest.approx(20 * KB)
     assert judgement.interval == pytest.approx((20 * KB, 20 * KB))
-    assert judgement.rise_bytes == pytest.approx(64 * 20 * KB)  # over the 64 samples after the first third
+    # These are the 64 samples after the first third.
+    assert judgement.rise_bytes == pytest.approx(64 * 20 * KB)
     assert judgement.kendall_s == 28
     assert judgement.samples == 96
 
@@ -43,13 +44,14 @@ def test_slope_and_interval_are_order_statistics_of_the_slopes_between_blocks() 
 
 
 def test_the_stated_probabilities_are_those_of_all_orders_of_eight_blocks() -> None:
-    inversions = np.eye(1, 29, dtype=int)[0]  # of how many orders; S = 28 - 2 * inversions
+    # Number of permutations by inversions, where S = 28 - 2 * inversions.
+    inversions = np.eye(1, 29, dtype=int)[0]
     for size in range(2, 9):
         inversions = np.convolve(inversions, np.ones(size, int))[:29]
     assert inversions.sum() == math.factorial(8)
     s = 28 - 2 * np.arange(29)
     assert inversions[s >= 22].sum() / math.factorial(8) == pytest.approx(0.0028, abs=0.00005)
-    # The 6th slope from an end lies beyond the true one if at most 5 slopes do not: S of at least 18.
+    # The 6th slope from an end exceeds the true slope if at most 5 slopes do not, so S is at least 18.
     assert 1 - 2 * inversions[s >= 18].sum() / math.factorial(8) == pytest.approx(0.969, abs=0.0005)
 
 
@@ -69,7 +71,8 @@ def test_growth_that_slows_to_less_than_half_is_plateauing() -> None:
 
 
 def test_a_leak_that_is_sampled_more_and_more_often_is_growing_by_its_steps() -> None:
-    steps = np.cumsum(np.linspace(20, 1, 96)).astype(int)  # a program that stalls has fewer between samples
+    # A stalling program has fewer steps between samples.
+    steps = np.cumsum(np.linspace(20, 1, 96)).astype(int)
     history = 100.0 * KB * steps
     assert classify_trend(history, MB).verdict is TrendClass.plateauing
     assert saturates(history)
@@ -80,13 +83,15 @@ def test_a_leak_that_is_sampled_more_and_more_often_is_growing_by_its_steps() ->
 
 
 def test_a_leak_that_begins_late_is_found() -> None:
-    # From sample 60 on: of the 8 blocks of 8 samples, the last 5 begin with sample 56.
+    # Growth starts at sample 60. The last 5 of the 8 blocks start at sample 56.
     series = 500 * KB * np.maximum(0, np.arange(96) - 60)
     judgement = classify_trend(series, 3 * MB)
     assert judgement.verdict is TrendClass.growing
-    assert judgement.kendall_s < 28  # ties before it began
+    # There are ties before the growth starts.
+    assert judgement.kendall_s < 28
     later = 500 * KB * np.maximum(0, np.arange(96) - 62) + np.where(np.arange(96) < 56, 40 * MB, 0)
-    judgement = classify_trend(later, 3 * MB)  # less than there was, and rising
+    # The level is lower than before, but rising.
+    judgement = classify_trend(later, 3 * MB)
     assert judgement.verdict is TrendClass.growing
     assert judgement.kendall_s < 22
     assert judgement.slope_bytes_per_sample == pytest.approx(500 * KB, rel=0.05)
@@ -99,7 +104,8 @@ def test_falling_memory_is_flat() -> None:
 
 
 def test_steps_within_the_tolerance_are_flat_and_the_same_steps_over_it_a_leak() -> None:
-    series = np.repeat(np.arange(12), 8) * 10 * KB  # 80 KB over the judged samples
+    # That is 80 KB over the judged samples.
+    series = np.repeat(np.arange(12), 8) * 10 * KB
     assert classify_trend(series, 100 * KB).verdict is TrendClass.flat
     assert classify_trend(series, 50 * KB).verdict is TrendClass.growing
 

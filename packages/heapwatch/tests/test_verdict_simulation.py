@@ -1,7 +1,8 @@
-"""How often the verdict is right, on 400 simulated series of each kind; rates were measured with these seeds.
+"""Accuracy of the verdict on 400 simulated series of each kind. The rates were measured with these seeds.
 
-Noise has a standard deviation of 1 MB and the tolerance is 3 MB, series have 120 samples. The rates of `leak`
-are held to those of the study that chose the method; lengths and amplitudes that it does not give are ours.
+Noise has a standard deviation of 1 MB, the tolerance is 3 MB, and series have 120 samples. The rates of
+`leak` are compared with the study behind the method. Lengths and amplitudes that the study omits are our
+choice.
 """
 
 import math
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
 SERIES, SAMPLES, TOLERANCE_MB = 400, 120, 3.0
-STUDY_SERIES = 100  # the study had 60 to 200 of each kind
+# The study had 60 to 200 series of each kind.
+STUDY_SERIES = 100
 EXACT_TOLERANCE_MB = 0.1
 EXACT_NOISE_MB = 0.01
 
@@ -68,12 +70,12 @@ def rate(series: Series, tolerance_mb: float, verdict: TrendClass = TrendClass.g
 
 
 def margin(expected: float) -> float:
-    """Three standard deviations of the difference between two shares, ours and the study's."""
+    """Return three standard deviations of the difference between our share and the study's."""
     clipped = min(max(expected, 0.01), 0.99)
     return 3 * math.sqrt(clipped * (1 - clipped) * (1 / SERIES + 1 / STUDY_SERIES))
 
 
-# Rate of `leak`: that of the study, that measured here.
+# Rates of `leak` in the study and in this simulation.
 NOTHING_LEAKS = {
     "white noise": (noise, 0.0, 0.0),
     "spikes": (spikes, 0.0, 0.0),
@@ -120,7 +122,8 @@ def exact(slope_mb: Series | float, samples: int) -> Series:
 
 
 def test_an_exact_counter_finds_8_kb_a_sample_in_32_samples() -> None:
-    assert rate(exact(0.008, 32), EXACT_TOLERANCE_MB) >= 0.98  # the study: 199 of 200
+    # The study has 199 of 200.
+    assert rate(exact(0.008, 32), EXACT_TOLERANCE_MB) >= 0.98
 
 
 def test_an_exact_counter_that_is_flat_is_called_flat() -> None:
@@ -138,7 +141,7 @@ def test_a_leak_of_2_mb_each_tenth_sample_needs_48_to_64_samples() -> None:
 
 
 def alarms(series: Series, events: dict[int, str], wait_for: tuple[str, ...] = ()) -> float:
-    """Return the share of series in which a detector that is asked after every sample ever alarms."""
+    """Return the share of series in which a detector, tested after every sample, ever raises an alarm."""
     raised = 0
     for row in series:
         detector = LeakDetector(TOLERANCE_MB, wait_for=wait_for)
@@ -172,6 +175,7 @@ def test_asked_again_and_again_a_warm_up_alarms_without_gates_and_not_with_them(
 
 def test_asked_again_and_again_noise_seldom_alarms_and_a_leak_always_does() -> None:
     noisy = autoregressive(np.random.default_rng(1), 0.95, 300)[:100]
-    assert alarms(noisy, events={}) <= 0.12  # the study's rate for single judgements
+    # This is the study's rate for single tests.
+    assert alarms(noisy, events={}) <= 0.12
     leaking = noise(np.random.default_rng(1), 300)[:40] + 0.2 * np.arange(300)
     assert alarms(leaking, events={}) == 1.0

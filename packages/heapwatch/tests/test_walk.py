@@ -31,7 +31,7 @@ class Attributes:
 
 
 class Shadowed:
-    """Hides its attributes behind a property of the name `__dict__`."""
+    """Hides its attributes behind a property named `__dict__`."""
 
     __dict__ = property(lambda self: pytest.fail("a property ran"))  # type: ignore[assignment]
 
@@ -251,7 +251,7 @@ class HostileType(type):
 
 
 def hostile(value: Any) -> Any:
-    """Return an object whose every protocol method counts its calls and raises, and that holds `value`."""
+    """Return an object that references `value`, and whose protocol methods count their calls and raise."""
     names = ["__getattr__", "__getattribute__", "__iter__", "__len__", "__getitem__", "__eq__", "__repr__"]
     names += ["__str__", "__bool__", "__contains__", "__format__", "__call__", "__del__", "__sizeof__"]
     names += ["__reduce_ex__", "__dir__", "__get__", "__instancecheck__", "__index__"]

@@ -1,4 +1,4 @@
-"""A program that nobody edited does the same under `heapwatch`, and what it leaks has a name."""
+"""An unmodified program behaves the same under `heapwatch`, and its leaks are attributed to a holder."""
 
 import gc
 import itertools
@@ -28,9 +28,8 @@ from heapwatch.watch.phase import _WAITING as waiting
 from heapwatch.watch.phase import Phase
 from heapwatch.watch.report import WATCH_HTML, WATCH_JSON, write_report
 
-pytestmark = pytest.mark.timeout(
-    1800
-)  # programs are started that import torch, on a machine that may be busy
+# The tests start programs that import torch, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(1800)
 KB = 1000
 HELD: dict[str, Any] = {}
 FAST = 1e-6
@@ -51,8 +50,10 @@ def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
 def feed(watch: Watch, grow: Any, steps: range) -> None:
     for step in steps:
         grow(step)
-        watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
-        watch._sampled_at = time.perf_counter()  # whatever else the machine did
+        # A sample is due after each step.
+        watch._stride, watch._next_step, watch._distance = 1, step, 0.0
+        # The load of the machine must not matter.
+        watch._sampled_at = time.perf_counter()
         watch.sample(step)
 
 
@@ -64,7 +65,8 @@ def test_what_is_held_for_ever_is_a_leak_and_has_a_name(caplog: pytest.LogCaptur
     assert f"module {__name__}.HELD['history'][*] holds" in finding.text()
     assert re.search(r"nothing is left in [\d,.]+ h\b", finding.text())
     assert "per 1,000 steps" in finding.text()
-    assert caplog.messages == [finding.text()]  # at once and at the end it says the same
+    # The first and the final report are the same.
+    assert caplog.messages == [finding.text()]
     assert re.search(r"\.HELD\['history'\]: list of \d+ ndarray, \d+ more", finding.text())
 
 
@@ -97,10 +99,12 @@ def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() ->
         HELD["history"].append(np.empty(200 * KB, np.uint8))
 
     watch = watched(grow, 60)
-    watch._found.clear()  # as if its holder were not found yet
+    # This simulates a holder that was not found yet.
+    watch._found.clear()
     watch.restart(60)
     assert watch.verdict == "undecided"
-    feed(watch, grow, range(61, 91))  # 12 of them are passed over
+    # 12 of these samples are skipped.
+    feed(watch, grow, range(61, 91))
     assert watch.verdict == "undecided"
     watch = watched(lambda step: None, 60)
     watch.restart(60)
@@ -181,7 +185,7 @@ def test_a_holder_that_rests_gives_way_to_the_one_that_grows_now() -> None:
 
 
 def play(watch: Watch, grow: Any, phases: list[tuple[str, int]], start: int = 0) -> int:
-    """Let a program load, update and pause in turn, with a growth for each 0.5 s; return the last count."""
+    """Let a program load, update and pause, with growth for each 0.5 s. Return the last count."""
     assert watch._phase is not None
     silent = 0.0
     for kind, times in phases:
@@ -200,7 +204,7 @@ def play(watch: Watch, grow: Any, phases: list[tuple[str, int]], start: int = 0)
 
 
 def paused() -> Watch:
-    """Return a watch that samples by itself, before the first step of the optimiser."""
+    """Return an automatic watch before the first optimizer step."""
     return Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, automatic=True)
 
 
@@ -235,7 +239,8 @@ def test_what_is_loaded_before_the_first_update_is_no_leak_however_long_it_takes
 
     loaded = play(watch, grow, [("load", 600)])
     assert watch.verdict == "undecided" and "--at package.module:function" in watch.report().lines()[-1]
-    assert "HELD['data'][*] holds" in watch.findings[0].text()  # which a program without updates shows
+    # A program without updates also reports it.
+    assert "HELD['data'][*] holds" in watch.findings[0].text()
     play(watch, grow, [("update", 260)], loaded)
     assert watch.verdict == "flat" and not watch.findings
 
@@ -289,11 +294,15 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
         assert tags["memory/buffer/growth_mb_per_epoch"] == 0
     track("buffer", lambda: HELD["buffer"], threshold_mb=100.0)
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
-    assert watch.verdict == "flat"  # 19 MB in the judged samples, which it accounts for
-    assert watch.metrics()["memory/buffer/growth_mb_per_report"] == pytest.approx(159 * 0.2)  # from the start
-    assert watch.metrics()["memory/buffer/growth_mb_per_report"] == 0  # since the call before
+    # The judged samples contain 19 MB, which are accounted for.
+    assert watch.verdict == "flat"
+    # The first call counts from the start.
+    assert watch.metrics()["memory/buffer/growth_mb_per_report"] == pytest.approx(159 * 0.2)
+    # Later calls count from the previous call.
+    assert watch.metrics()["memory/buffer/growth_mb_per_report"] == 0
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
-    assert "buffer" not in watch.metrics()  # it was the other watch's
+    # The component belonged to the other watch.
+    assert "buffer" not in watch.metrics()
     assert watch.verdict == "leak"
 
 
@@ -331,7 +340,8 @@ def test_the_clock_counts_until_the_first_step_which_begins_anew() -> None:
 
     def sample(step: int) -> int:
         seen.append(f"sample {step}")
-        phase._tick()  # asked for during a search through the heap
+        # The tick was requested during a heap search.
+        phase._tick()
         return step + 1
 
     phase = Phase(sample, lambda step: seen.append("begin"), seconds=0.5)
@@ -340,7 +350,8 @@ def test_the_clock_counts_until_the_first_step_which_begins_anew() -> None:
     phase._tick()
     assert seen == ["sample 1"] and phase.is_timed
     phase._after_step(optimizer, (), {})
-    phase._tick()  # a pause: it starts nothing anew
+    # During a pause, a tick does not restart anything.
+    phase._tick()
     phase._after_step(optimizer, (), {})
     assert seen == ["sample 1", "begin", "sample 2", "sample 3"] and not phase.is_timed
 
@@ -364,7 +375,7 @@ def test_the_clock_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Stop(Exception):
-    """As of a timer that a program sets itself."""
+    """Like the exception of a timer that a program sets."""
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Stop])
@@ -430,7 +441,8 @@ def test_what_waits_for_the_main_thread_outlives_its_phase() -> None:
 
     thread = threading.Thread(target=train)
     thread.start()
-    thread.join()  # here it waits: no instruction of the main thread ends before
+    # The main thread waits here without finishing an instruction.
+    thread.join()
     assert waits[1] is not None
 
 
@@ -450,7 +462,7 @@ def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
             step()
     finally:
         phase.stop()
-    # The clock may count, too, while the first step takes long.
+    # The clock may also count while the first step is slow.
     assert len(compiled) >= 3 and not any(compiled)
 
 
@@ -575,7 +587,7 @@ def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> N
 
 
 def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
-    # What it keeps is named, and is not called a leak: it could be loading.
+    # The growth has a holder but is not called a leak, because it may be loading.
     write(
         tmp_path,
         """
@@ -697,8 +709,10 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
         ((), "No program is given"),
         (("no.py",), "There is no script no.py"),
         (("-m", "no.module"), "-m no.module finds no module to run"),
-        (("-m", "email"), "-m email finds no module to run"),  # a package without __main__
-        (("-m", "sys"), "-m sys finds no module to run"),  # it has no code of Python
+        # This package has no __main__.
+        (("-m", "email"), "-m email finds no module to run"),
+        # This module has no Python code.
+        (("-m", "sys"), "-m sys finds no module to run"),
         (("-m", "this.py"), "-m this.py finds no module to run"),
         (("--at", "x:y", __file__), "--at=x:y is not a function (there is no module x)"),
         (("--at", "this", __file__), "--at=this is not a function"),
@@ -725,7 +739,8 @@ def test_wrong_use_is_one_sentence(
         command.main()
     shown = capsys.readouterr().err
     assert ended.value.code == 2 and sentence in shown and shown.count("\n") == 1
-    assert not os.listdir(tmp_path) and "this" not in sys.modules  # nothing is left behind, nothing has run
+    # No files remain, and the module was not executed.
+    assert not os.listdir(tmp_path) and "this" not in sys.modules
 
 
 def test_at_is_named_as_it_was_typed_and_a_module_that_fails_is_no_traceback(
@@ -763,7 +778,8 @@ def test_a_watch_does_not_grow_itself() -> None:
             for _ in range(10):
                 watch._take(next(steps))
 
-        for _ in range(60):  # the series is full at 512 samples
+        # The series is full at 512 samples.
+        for _ in range(60):
             take()
         no_growth(steps=24)(take)()
     assert watch.report().samples == 600 + 360

@@ -1,4 +1,4 @@
-"""The command: what it prints, writes and returns."""
+"""The snapshot command: output, files and exit codes."""
 
 import json
 import os
@@ -14,11 +14,12 @@ from heapwatch.snapshots.series import ALLOCATED_TAG, RESERVED_TAG
 
 from . import writer
 
-QUICK = 0.002  # of the incident's small pool
+# The scale of the incident's small pool.
+QUICK = 0.002
 
 
 def series(folder: Path, *, flat: bool = False, steps: range = writer.INCIDENT_STEPS) -> Path:
-    """Write a small series, growing as the incident did or flat."""
+    """Write a small series that grows like the incident, or a flat one."""
     folder.mkdir(parents=True, exist_ok=True)
     for step in steps:
         writer.write(folder, step, writer.incident(1_000 if flat else step, scale=QUICK))
@@ -26,7 +27,7 @@ def series(folder: Path, *, flat: bool = False, steps: range = writer.INCIDENT_S
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Call the command in this process; return exit code, stdout and stderr."""
+    """Call the command in this process. Return exit code, stdout and stderr."""
     try:
         code = main([str(argument) for argument in arguments])
     except SystemExit as left:
@@ -36,14 +37,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Return the growth table's rows of a printed table."""
+    """Return the rows of the growth table in printed output."""
     lines = [line.split() for line in text.splitlines()]
     return [line for line in lines if len(line) == len(COLUMNS) and line[0].replace(",", "").isdigit()]
 
 
 @pytest.fixture
 def own_folder() -> Iterator[Path]:
-    """Give up root's right to read everything, and yield a folder of the one who is left."""
+    """Yield a folder of an unprivileged user, without root's right to read everything."""
     was_root = os.geteuid() == 0
     if was_root:
         os.seteuid(65_534)
@@ -132,7 +133,8 @@ def test_json_holds_what_the_table_holds(tmp_path: Path, capsys: pytest.CaptureF
     assert [site["call_site"] for site in document["call_sites"]] == [
         line.split(maxsplit=5)[5].strip() for line in table.split("Growth by call-site")[1].splitlines()[2:5]
     ]
-    assert document["call_sites"] == document["compare"]["call_sites"]  # first against last, both
+    # Both compare the first snapshot with the last.
+    assert document["call_sites"] == document["compare"]["call_sites"]
     held = [(site["bytes_after"], site["blocks_after"]) for site in document["holders"]]
     last = document["snapshots"][-1]
     assert tuple(map(sum, zip(*held, strict=True))) == (last["active_bytes"], last["active_blocks"])
@@ -172,7 +174,8 @@ def test_the_out_dir_gets_the_json_and_the_snapshots_stay_as_they_are(
 ) -> None:
     snapshots, out = series(tmp_path / "snapshots"), tmp_path / "new" / "out"
     before = {path.name: path.read_bytes() for path in snapshots.iterdir()}
-    for _ in range(2):  # a second time over the first
+    # The second time overwrites the first.
+    for _ in range(2):
         code, printed, _ = run(capsys, "--snapshots-dir", snapshots, "--out-dir", out)
         assert code == 1
         assert f"wrote {out / 'analysis.json'}" in printed
@@ -209,7 +212,7 @@ def test_a_snapshot_outside_the_folder_can_be_compared(
 
 
 def bad_inputs(folder: Path) -> dict[str, tuple[list[object], str]]:
-    """Command lines that cannot be done, each with a part of its message."""
+    """Invalid command lines, each with part of its message."""
     good = series(folder / "good", steps=range(1_000, 2_000, 1_000))
     for name in ("empty", "other", "cut", "foreign", "evil"):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""Snapshots are joined to what the run logged to TensorBoard."""
+"""Snapshots are matched with the run's TensorBoard logs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from . import writer
 
 
 def series(*megabytes: int) -> list[Summary]:
-    """Snapshots 1,000 steps apart with so many MB in one tensor, and 10 MB more in the cache."""
+    """Return snapshots 1,000 steps apart, with `megabytes` in one tensor and 10 MB more in the cache."""
     summaries = []
     for index, size in enumerate(megabytes):
         active = writer.segment([writer.block(size * 1_000_000)], small=False)
@@ -39,7 +39,8 @@ def test_equal_steps_are_joined_and_the_largest_difference_is_named(tmp_path: Pa
 def test_a_snapshot_between_two_logged_steps_takes_the_nearest(tmp_path: Path) -> None:
     logged = {step: {ALLOCATED_TAG: float(step)} for step in (400, 700, 1_300, 9_000)}
     (joined,) = correlate(series(1, 1, 1), writer.log(tmp_path, logged))
-    assert joined.largest_distance_steps == 700  # 2,000 and 1,300
+    # The distance is between 2,000 and 1,300.
+    assert joined.largest_distance_steps == 700
     assert joined.largest_difference_gb == pytest.approx(1_300 - 0.001)
     held = {0: 0.0, 1_000: 0.0}
     assert correlation("tag", held, logged_gb={0: 0.0, 700: 3.0, 1_300: 9.0}).largest_difference_gb == 3

@@ -25,7 +25,7 @@ def summary_of(*segments: dict[str, Any], step: int = 1) -> Summary:
 
 
 def growing(sizes: list[int], *, reserved: list[int] | None = None) -> Growth:
-    """A series with one active block of each size in turn, 1,000 steps apart."""
+    """Return a series of snapshots with one active block of each size, 1,000 steps apart."""
     summaries = []
     for index, size in enumerate(sizes):
         segments = [writer.segment([writer.block(size, writer.OBSERVE)], small=False)]
@@ -47,7 +47,8 @@ def test_a_comparison_sees_inside_segments_and_ignores_addresses() -> None:
         writer.block(256, writer.PARAMETERS, address=5_000),
     ]
     after = [
-        writer.block(256, writer.PARAMETERS, address=0),  # moved: no change
+        # This block has moved, which is not a change.
+        writer.block(256, writer.PARAMETERS, address=0),
         writer.block(1_024, writer.OBSERVE, address=256),
         writer.block(512, writer.OBSERVE, address=1_280),
         writer.block(2_048, [], address=1_792),
@@ -86,7 +87,8 @@ def test_a_comparison_the_other_way_round_is_its_mirror() -> None:
         ([10_000_000 + 512 * 200 * i for i in range(45)], TrendClass.growing),
         ([10_000_000] * 45, TrendClass.flat),
         ([10_000_000 + 5_000_000 * (i % 3) for i in range(45)], TrendClass.flat),
-        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], TrendClass.flat),  # a warm-up
+        # This series is a warm-up.
+        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], TrendClass.flat),
         ([10_000_000 + 512 * 200 * i for i in range(20)], TrendClass.undecided),
     ],
     ids=["leak", "flat", "sawtooth", "warm-up", "too few"],

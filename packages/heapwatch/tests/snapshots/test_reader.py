@@ -1,4 +1,4 @@
-"""The reader builds plain data, runs nothing, and gives up on files made to exhaust it."""
+"""The reader builds plain data, runs no code, and rejects files that would exhaust memory."""
 
 import gc
 import io
@@ -29,7 +29,7 @@ class Attack:
 
 
 def attacks(marker: Path) -> dict[str, bytes]:
-    """A pickle for each way in which one can run something, import something, or refer out of itself."""
+    """Return a pickle for each way to run code, import a name, or refer to external objects."""
     command = f"touch {marker}".encode()
     text = b"\x8c" + bytes([len(command)]) + command  # SHORT_BINUNICODE
     system = b"\x8c\x02os\x8c\x06system\x93"  # STACK_GLOBAL
@@ -117,9 +117,12 @@ def test_changed_bytes_give_an_error_or_plain_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"]r\xff\xff\xff\xff.", "needs more than 4,294,967,296 bytes of memory to read"),  # a memo slot
-        (b"\x96\x00\x00\x00\x00\x40\x00\x00\x00.", "needs more than"),  # a bytearray of 256 GiB
-        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "is damaged or not a snapshot"),  # a string of 2**63 bytes
+        # A memo slot.
+        (b"]r\xff\xff\xff\xff.", "needs more than 4,294,967,296 bytes of memory to read"),
+        # A bytearray of 256 GiB.
+        (b"\x96\x00\x00\x00\x00\x40\x00\x00\x00.", "needs more than"),
+        # A string of 2**63 bytes.
+        (b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", "is damaged or not a snapshot"),
         (b"}]K\x01s.", "is damaged or not a snapshot: unhashable type"),
         (b"u.", "is damaged or not a snapshot"),
     ],

@@ -1,4 +1,4 @@
-"""A snapshot becomes a few numbers and its call-sites, whichever version of torch wrote it."""
+"""A snapshot is reduced to a few numbers and call-sites, independent of the torch version."""
 
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,10 @@ def test_a_snapshot_is_summed_by_pool_and_by_state() -> None:
     )
     assert summary.active_blocks == 4
     assert summary.mean_block_bytes == 6_016
-    assert summary.inactive_split_bytes == 4_096  # the cached segment is whole: it can be given back
-    assert summary.rounding_bytes == 4 * writer.ROUNDED_OFF  # of active blocks only
+    # The whole cached segment can be returned, so it does not count.
+    assert summary.inactive_split_bytes == 4_096
+    # Only active blocks count.
+    assert summary.rounding_bytes == 4 * writer.ROUNDED_OFF
     assert (summary.reserved_bytes, summary.private_bytes) == (36_352, 7_680)
 
 

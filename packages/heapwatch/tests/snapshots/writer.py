@@ -1,4 +1,4 @@
-"""Writes snapshots as torch 2.13 does, and as older versions did; stands in for a GPU."""
+"""Write snapshots like torch 2.13 and older versions, without a GPU."""
 
 import pickle
 from collections.abc import Mapping
@@ -9,19 +9,22 @@ from torch.utils.tensorboard import SummaryWriter
 
 Fields = dict[str, Any]
 
-UNIT = 512  # the allocator rounds up to multiples of it
+# The allocator rounds up to multiples of this size.
+UNIT = 512
 SEGMENT = 2 * 2**20
-ROUNDED_OFF = 100  # bytes of each active block that nobody asked for
+# Bytes in each active block beyond the request.
+ROUNDED_OFF = 100
 
 INCIDENT_STEPS = range(1_000, 46_000, 1_000)
 LARGE_BLOCKS = 17
-LARGE_BLOCK = 19_531 * UNIT  # 17 of them are 0.17 GB
+# 17 blocks of this size are 0.17 GB.
+LARGE_BLOCK = 19_531 * UNIT
 FIRST_BLOCKS, LAST_BLOCKS = 8_695, 382_744
 FIRST_SMALL, LAST_SMALL = 0.39e9, 9.31e9
 
 
 def stack(*lines: str) -> list[Fields]:
-    """Return the frames that 'file:line:name', innermost first, stand for."""
+    """Convert 'file:line:name' lines, innermost first, to frames."""
     parts = [line.split(":") for line in lines]
     return [{"filename": file, "line": int(number), "name": name} for file, number, name in parts]
 
@@ -38,7 +41,7 @@ LEAKING = [(OBSERVE, 0.6), (ENCODE, 0.25), (ACT, 0.15)]
 def block(
     size: int, frames: list[Fields] | None = None, state: str = "active_allocated", address: int = 0
 ) -> Fields:
-    """Return a block; an inactive one tells its last request, as torch does."""
+    """Return a block. An inactive block contains its last request, like in torch."""
     requested = size - ROUNDED_OFF
     return {
         "address": address,
@@ -52,7 +55,7 @@ def block(
 def segment(
     blocks: list[Fields], *, small: bool = True, address: int = 0x7F0000000000, **others: object
 ) -> Fields:
-    """Return a segment of exactly these blocks, with the keys of torch 2.13."""
+    """Return a segment that consists of these blocks, with the keys of torch 2.13."""
     active = [one for one in blocks if one["state"] != "inactive"]
     held = [one for one in blocks if one["state"] == "active_allocated"]
     return {
@@ -73,7 +76,7 @@ def segment(
 
 
 def snapshot(segments: list[Fields], events: list[Fields] | None = None) -> Fields:
-    """Return a whole snapshot of torch 2.13; `events` are its history."""
+    """Return a complete snapshot of torch 2.13, with `events` as its history."""
     return {
         "segments": segments,
         "device_traces": [events or []],
@@ -96,14 +99,14 @@ def snapshot(segments: list[Fields], events: list[Fields] | None = None) -> Fiel
 
 
 def event(action: str, address: int = 0x7F0000000000, size: int = UNIT, **others: object) -> Fields:
-    """Return an entry of the history; torch gives the free memory of an `oom` in place of an address."""
+    """Return an entry of the history. For an `oom`, the address is the free memory, like in torch."""
     place = {"device_free": 0} if action == "oom" else {"addr": address}
     common = {"action": action, "size": size, "stream": 0, "time_us": 1_748_730_219_595_970}
     return {**common, **place, "compile_context": "N/A", "user_metadata": "", "pool_id": (0, 0), **others}
 
 
 def write(folder: Path, step: int, data: object, protocol: int = 4) -> Path:
-    """Save `data` as the snapshot of a step, with torch's own means: `pickle.dump`."""
+    """Save `data` as a step's snapshot with `pickle.dump`, like torch."""
     path = folder / f"snapshot_step_{step}.pickle"
     with path.open("wb") as file:
         pickle.dump(data, file, protocol)
@@ -111,10 +114,10 @@ def write(folder: Path, step: int, data: object, protocol: int = 4) -> Path:
 
 
 def small_segments(size: int, count: int, frames: list[Fields], *, shared: bool = True) -> list[Fields]:
-    """Return segments of 2 MiB filled with `count` blocks of one size; what is left over in each is inactive.
+    """Return segments of 2 MiB with `count` blocks of one size. The rest of each segment is inactive.
 
-    Shared blocks are one dict that all segments refer to, address included: a pickle stores it once, so that
-    400,000 of them are cheap. Where they are not shared each has its own address, as in a real snapshot.
+    Shared blocks are one dict that all segments reference, address included. A pickle stores it once, so
+    400,000 of them are cheap. Without sharing, each block has its own address, like in a real snapshot.
     """
     whole, rest = divmod(count, SEGMENT // size)
     one = block(size, frames)
@@ -133,7 +136,7 @@ def small_segments(size: int, count: int, frames: list[Fields], *, shared: bool 
 
 
 def filled(count: int, total: float, frames: list[Fields], *, shared: bool = True) -> list[Fields]:
-    """Return segments with `count` blocks that sum to `total` within 512 bytes, in two neighbouring sizes."""
+    """Return segments with `count` blocks of two neighboring sizes, which sum to `total` within 512 bytes."""
     if not count:
         return []
     size = int(total / count) // UNIT * UNIT
@@ -143,9 +146,9 @@ def filled(count: int, total: float, frames: list[Fields], *, shared: bool = Tru
 
 
 def incident(step: int, *, shared: bool = True, frames: bool = True, scale: float = 1.0) -> Fields:
-    """Return the incident's snapshot of a step: the small pool grows by 202.7 KB and 8.5 blocks a step.
+    """Return the incident's snapshot at a step: the small pool grows by 202.7 KB and 8.5 blocks per step.
 
-    `scale` < 1 makes its small pool smaller and quicker to read, growth included.
+    A `scale` below 1 shrinks the small pool and its growth, so that it loads faster.
     """
     done = (step - INCIDENT_STEPS[0]) / (INCIDENT_STEPS[-1] - INCIDENT_STEPS[0])
     first = round((FIRST_BLOCKS - LARGE_BLOCKS) * scale)
