@@ -1,4 +1,4 @@
-"""What holds for every test: one thread, a fixed seed, checked shapes, and GPU tests only on a GPU."""
+"""Common setup of all tests: one thread, a fixed seed, shape checks, and GPU tests only on a GPU."""
 
 import gc
 import os
@@ -13,7 +13,7 @@ from jaxtyping import config as jaxtyping_config
 
 TESTS = Path(__file__).parent
 pytest_plugins = ["tests.runs.fixtures"]
-# Whole runs, kills, leaks, ranks and compilers: `make test-slow`. Files and folders of tests/.
+# Whole runs, kills, leaks, ranks and compilers, which `make test-slow` runs: files and folders in tests/.
 SLOW = (
     "benchmarks",
     "commands/test_compiling.py",
@@ -32,16 +32,17 @@ SLOW = (
 WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+# This also applies to the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
-# On a busy machine an example may take any time.
+# On a busy machine, an example may need any amount of time.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
-    """Give each test the same global random numbers, whichever tests ran before it."""
+    """Seed the global generators for each test, independent of earlier tests."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -49,9 +50,9 @@ def fixed_seed() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests, and put folders whose tests take long first, so that no worker is alone at the end.
+    """Mark slow tests, and run folders with long tests first, to balance the workers.
 
-    The longest test of all, which compiles for minutes, is the very first; then come those that mostly wait.
+    The longest test, which compiles for minutes, comes first, followed by tests that mostly wait.
     """
     for item in items:
         if item.path.relative_to(TESTS).as_posix().startswith(SLOW):
@@ -63,9 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of every collection of garbage: that is a fifth of the suite's time.
+    """Exclude imported objects from garbage collection, which saves a fifth of the suite's time.
 
-    `gc.get_objects` does not list it then.
+    `gc.get_objects` does not list them afterwards.
     """
     gc.collect()
     gc.freeze()
@@ -73,9 +74,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip the tests marked `gpu` on a machine without CUDA, and check shapes where parts are tested.
+    """Skip the tests marked `gpu` on a machine without CUDA, and check shapes in tests of components.
 
-    Whole runs go without: the same parts would be checked again, for a quarter of the runs' time.
+    Whole runs skip the checks, which would repeat those of the components and take a quarter of the time.
     """
     jaxtyping_config.update("jaxtyping_disable", item.path.parent.name in WHOLE_RUNS)
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():

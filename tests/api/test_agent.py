@@ -1,4 +1,4 @@
-"""An agent from Python: the same play as evaluation, clear errors, flat memory."""
+"""An agent in Python: the same play as in evaluation, clear errors, and constant memory."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def test_an_agent_plays_the_first_episode_of_an_evaluation_frame_for_frame(name:
 
 
 def test_an_episode_begins_with_nothing_of_the_one_before() -> None:
-    """With the likeliest action and equal noise, an agent that has played acts as one that has not."""
+    """With greedy actions and equal noise, an agent that has played acts like a new one."""
     env = gymnasium.make("CartPole-v1")
     first, _ = env.reset(seed=0)
     agent = reverie.load("pretrained:cartpole", device="cpu")
@@ -170,7 +170,8 @@ def test_actions_are_repeated_as_in_training() -> None:
     env = make_single(EnvConfig(suite=Suite.gymnasium, id="CartPole-v1", action_repeat=3, time_limit=7))
     env.reset(seed=0)
     results = [env.step(index % 2) for index in range(3)]
-    assert [result[1] for result in results] == [3.0, 3.0, 1.0]  # 7 frames
+    # These values are for 7 frames.
+    assert [result[1] for result in results] == [3.0, 3.0, 1.0]
     assert [result[3] for result in results] == [False, False, True]
 
 

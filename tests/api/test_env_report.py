@@ -1,4 +1,4 @@
-"""What `check_env` says of environments: what is seen, done, ignored, and how to repair what is wrong."""
+"""The report of `check_env`: observations, actions, ignored parts, and fixes for problems."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ from ..envs.toy_world import ToyWorld
 
 
 class World(gymnasium.Env[Any, Any]):
-    """Observations drawn from the seed; an episode has `length` steps and ends with `last_reward`."""
+    """Observations depend on the seed. An episode has `length` steps and ends with `last_reward`."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (3,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(2)
@@ -207,7 +207,7 @@ def test_steps_that_are_no_number_of_steps_are_refused() -> None:
 
 
 def given(value: Any, dtype: Any = None) -> dict[str, Any]:
-    """Return members of a world that gives tensors of its observations."""
+    """Return class members that make a world return tensors as observations."""
     drawn = World._drawn
     return {"_drawn": lambda self: value(torch.as_tensor(drawn(self), dtype=dtype))}
 

@@ -1,4 +1,4 @@
-"""What docs/api.md says of `import reverie`."""
+"""The public names of `import reverie` agree with docs/api.md."""
 
 import ast
 import inspect
@@ -82,7 +82,7 @@ def test_the_memory_tools_are_imported_on_first_use_and_listed() -> None:
 
 
 def documented_members(value: object) -> Iterator[tuple[str, object]]:
-    """Yield a public name and, of a class of ours, its own public methods and properties."""
+    """Yield a public name and, for our own classes, the public methods and properties."""
     yield "", value
     if inspect.isclass(value):
         for owner in value.__mro__:
@@ -97,7 +97,7 @@ def documented_members(value: object) -> Iterator[tuple[str, object]]:
 def test_a_public_name_and_each_of_its_methods_has_a_docstring_of_its_own(name: str) -> None:
     for member, value in documented_members(getattr(reverie, name)):
         written = (value.__doc__ or "").strip()
-        # what the decorator makes of a dataclass without one is its signature
+        # A dataclass without a docstring gets its signature as docstring.
         assert written and not written.startswith(f"{getattr(value, '__name__', name)}("), name + member
 
 

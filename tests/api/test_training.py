@@ -1,4 +1,4 @@
-"""Training from Python is training from the command line, in a process that has more to do."""
+"""Training from Python equals training from the command line, in a process with other tasks."""
 
 import math
 import shutil
@@ -66,7 +66,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
 def test_a_class_of_a_module_is_found_by_every_process() -> None:
     run = reverie.train("dreamer_catch", BRIEF, env=Catch, total_timesteps=40, run_dir="catch")
     assert repr(run.agent) == "<reverie.Agent for python/reverie.envs.catch.Catch-v0, trained for 40 steps>"
-    del gymnasium.registry["python/reverie.envs.catch.Catch-v0"]  # as in another process
+    # Another process has no such registration.
+    del gymnasium.registry["python/reverie.envs.catch.Catch-v0"]
     env = reverie.load("catch").make_env()
     assert isinstance(env.unwrapped, Catch)
     assert reverie.train(resume="catch", env=Catch, total_timesteps=60).agent.step == 60
@@ -88,7 +89,8 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
     assert spec is not None
     own_id = spec.id
     assert own_id.startswith("python/tests.api.test_training.test_") and own_id.endswith(".locals.Local-v0")
-    del gymnasium.registry[own_id]  # as in another process
+    # Another process has no such registration.
+    del gymnasium.registry[own_id]
     with pytest.raises(reverie.UserError, match=r"Local-v0 is not registered .* Pass it, e.g. reverie.load"):
         reverie.load("local")
     agent = reverie.load("local", env=Local)
@@ -110,7 +112,7 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
 
 
 class Größe(Catch):
-    """A name beyond ASCII."""
+    """A class name beyond ASCII."""
 
 
 def test_a_class_and_a_folder_of_any_letters_train() -> None:
@@ -129,7 +131,8 @@ def test_an_exported_folder_is_continued_as_networks_alone(monkeypatch: pytest.M
     assert run.agent.step == again.agent.step == 40
     with pytest.raises(reverie.UserError, match=r"run_dir=exported already contains networks\. Choose"):
         reverie.train(resume="exported", run_dir="exported")
-    shutil.copy("exported/weights.safetensors", "whole")  # a run stays one
+    # A run folder stays a run.
+    shutil.copy("exported/weights.safetensors", "whole")
     assert reverie.train(resume="whole", total_timesteps=60).run_dir == Path("whole")
 
 
@@ -143,7 +146,7 @@ def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:
 
 
 class Broken(Catch):
-    """Holds for its first step, with which it is tried out before there is a run."""
+    """Works only for the first step, which is used to probe it before a run exists."""
 
     steps = 0
 

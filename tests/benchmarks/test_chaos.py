@@ -1,4 +1,4 @@
-"""A short form of scripts/chaos.py: real processes, killed for real."""
+"""A short version of scripts/chaos.py with real processes and real kills."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_unbroken_one(tmp_path:
 def test_a_run_whose_torchrun_is_killed_leaves_no_process_and_ends_as_the_unbroken_one(
     tmp_path: Path,
 ) -> None:
-    """One kill comes while the ranks start, one in the middle of a checkpoint, one with a line of the log."""
+    """One kill occurs while ranks start, one during a checkpoint, and one with a line of the log."""
     shared = ("training.batch_size=4", "training.train_ratio=6", "training.video_interval=0")
     often = ("training.checkpoint_interval=60", "training.log_interval=40", "training.total_timesteps=300")
     result = chaos([*CATCH, *shared, *often], 3, 4405, tmp_path, ranks=2, torchrun=True)

@@ -1,4 +1,4 @@
-"""What the incident reports claimed: one whole guard of acting suffices, half of one does not."""
+"""The claims of the incident reports: one complete guard of acting suffices, half a guard does not."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ from ..runs.fresh import in_a_fresh_process
 from ..runs.helpers import CARTPOLE, CATCH, error_of
 
 STEPS = 20
-ALLOCATORS_OWN = 4096  # bytes by which the allocator's count may be off: it keeps freed blocks at hand
+# The allocator's count may be off by these bytes, because it caches freed blocks.
+ALLOCATORS_OWN = 4096
 GROWING = (Detached.half_returned, Detached.half_stoch, Detached.none)
 Rows = dict[tuple[bool, Detached], ActingRow]
 
@@ -31,13 +32,15 @@ def catch() -> DreamerTrainConfig:
 
 
 def measured_rows() -> Rows:
-    measure_acting(catch(), True, Detached.full, STEPS)  # what the first of a process keeps for good
+    # The first measurement in a process allocates memory that stays.
+    measure_acting(catch(), True, Detached.full, STEPS)
     return {(row.no_grad, row.detached): row for row in acting_rows(catch(), STEPS)}
 
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    return in_a_fresh_process(measured_rows)  # where no thread of the test runner allocates meanwhile
+    # In a fresh process, no thread of the test runner allocates at the same time.
+    return in_a_fresh_process(measured_rows)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,8 @@ def test_with_either_guard_whole_nothing_stays(guards: tuple[bool, Detached], ro
     row = rows[guards]
     assert [reading.nodes for reading in row.readings] == [0, 0, 0]
     least_growth = min(rows[False, detached].readings[-1].held_bytes for detached in GROWING)
-    assert abs(row.readings[-1].held_bytes) < 0.01 * least_growth  # freed blocks that the allocator caches
+    # The difference is due to freed blocks cached by the allocator.
+    assert abs(row.readings[-1].held_bytes) < 0.01 * least_growth
     assert not row.state_has_graph and row.holders == ()
 
 

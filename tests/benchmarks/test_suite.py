@@ -1,4 +1,4 @@
-"""A tiny run of real rows, from the command line to the file; no time is judged."""
+"""A tiny run of real rows, from the command line to the file. Times are not checked."""
 
 import dataclasses
 import json
@@ -19,7 +19,8 @@ from ..runs.helpers import error_of
 
 QUICK = (
     "device=cpu",
-    "compile=none",  # the type checks of the suite cannot be compiled
+    # The runtime type checks of the tests cannot be compiled.
+    "compile=none",
     "bench.quick=true",
     "bench.repetitions=1",
     "bench.block_seconds=0",
@@ -123,7 +124,7 @@ def test_bad_input_is_told_in_one_sentence_before_anything_is_measured(
 
 @pytest.fixture
 def answering(tmp_path: Path) -> BenchConfig:
-    """Settings with peers that only repeat their options, and a folder that passes for a checkout."""
+    """Return settings with peers that only echo their options, and a folder that looks like a checkout."""
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{ANSWER}")
     python.chmod(0o755)
@@ -132,7 +133,7 @@ def answering(tmp_path: Path) -> BenchConfig:
 
 
 def started(bench: Bench, task: str, **options: Any) -> dict[str, dict[str, Any]]:
-    """What each peer of a task was started with, by its name."""
+    """Return the options with which each peer of a task was started, by its name."""
     peers = bench.dreamers(task, **options)
     for peer in peers:
         peer.close()
@@ -177,7 +178,8 @@ def test_rows_with_commas_alone_are_no_rows() -> None:
 
 
 def test_without_a_count_of_the_peak_a_row_of_memory_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.suite.memory._PEAK", Path("/no/such/status"))  # as on macOS
+    # macOS has no such file.
+    monkeypatch.setattr("benchmarks.suite.memory._PEAK", Path("/no/such/status"))
     bench = Bench(BenchConfig(quick=True, peers=False), ["device=cpu", "compile=none"])
     assert ROWS["memory_size1m"](bench, "memory_size1m") == []
     assert bench.notices == ["no memory_size1m: this system has no /no/such/status to read the peak from"]

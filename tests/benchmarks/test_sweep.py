@@ -1,4 +1,4 @@
-"""A sweep: every job in a process and a folder of its own, skipped when finished, resumed when not."""
+"""A sweep runs each job in its own process and folder, skips finished jobs, and resumes the others."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_two_jobs_give_what_two_runs_give_and_what_is_done_is_not_done_again(
     alone = start(tmp_path / "alone", *(each for each in SWEEP if not each.startswith("seed=")), "seed=2")
     assert identity(out / "job_1") == identity(alone)
 
-    # Only the second job is begun again, where its checkpoint is: it has nothing left to do.
+    # Only the second job starts again, from its final checkpoint, so it has no steps to make.
     logs = [(out / f"job_{index}" / "output.log").read_text() for index in range(2)]
     results = json.loads((out / "sweep.json").read_text())
     results["jobs"][1]["result"]["exit_code"] = 75

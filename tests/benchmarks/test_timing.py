@@ -1,4 +1,4 @@
-"""What becomes of measured times, on numbers that are known."""
+"""Processing of measured times, with known numbers."""
 
 import sys
 from pathlib import Path
@@ -69,7 +69,8 @@ def test_multiplications_and_additions_of_convolutions_and_products_are_counted(
     a, b = torch.ones(2, 3, requires_grad=True), torch.ones(3, 4)
     image, weight = torch.ones(1, 2, 8, 8), torch.ones(5, 2, 3, 3)
     work = count_work(lambda: ((a @ b).sum().backward(), F.conv2d(image, weight, padding=1)))
-    product = 2 * 2 * 3 * 4  # forward, and as much for the gradient of `a`
+    # The forward pass, and the same amount for the gradient of `a`.
+    product = 2 * 2 * 3 * 4
     assert work == Work(conv_flops=2 * 5 * 2 * 3 * 3 * 8 * 8, matmul_flops=2 * product)
 
 

@@ -1,4 +1,4 @@
-"""Exact bytes in use, for tests that hold the buffer to its word."""
+"""Exact bytes in use, for tests of the buffer's declared size."""
 
 import ctypes
 import gc
@@ -14,7 +14,7 @@ class _MallInfo2(ctypes.Structure):
 
 
 def in_use_bytes() -> int:
-    """Return the bytes that malloc has handed out and not got back, NumPy's and torch's among them."""
+    """Return the bytes that malloc has handed out and that are not freed, including NumPy and torch."""
     gc.collect()
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = _MallInfo2

@@ -1,4 +1,4 @@
-"""A replay buffer so slow and plain that it can be believed, and a toy world to feed both buffers."""
+"""A slow reference implementation of the replay buffer, and a toy world that feeds both buffers."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +63,7 @@ class Record:
 
 @dataclass
 class ToyWorld:
-    """Environments in which every record is unique and the reward follows from the previous action alone."""
+    """Environments with unique records, in which the reward depends only on the previous action."""
 
     num_envs: int
     step: int = 0
@@ -71,7 +71,7 @@ class ToyWorld:
     previous: list[np.ndarray] = field(default_factory=lambda: [np.zeros(ACTION.size)] * MAX_ENVS)
 
     def advance(self, outcomes: list[str]) -> tuple[TimeStep, np.ndarray, StoredLatent]:
-        """Return one record of every environment: what arrives, the action, the latent."""
+        """Return one record per environment: the step, the action and the latent."""
         is_first = np.array(
             [begins or how == "abandon" for begins, how in zip(self.begins, outcomes, strict=False)]
         )
@@ -105,12 +105,12 @@ class ToyWorld:
 
 
 def reward_of(action: np.ndarray) -> float:
-    """Return the toy's reward for an action: 1 to 4, so that 0 means that there was none."""
+    """Return the toy's reward for an action: 1 to 4, so that 0 means no reward."""
     return float(np.argmax(action)) + 1.0
 
 
 class ReferenceReplay:
-    """The contract of `EpisodeReplayBuffer` as lists of records."""
+    """The contract of `EpisodeReplayBuffer`, implemented with lists of records."""
 
     def __init__(
         self, num_envs: int, capacity: int, window_length: int, cross_episodes: bool, latent_every: int = 1
@@ -154,7 +154,8 @@ class ReferenceReplay:
 
     def _make_room(self) -> None:
         while self.total_steps + len(self.episodes) > self.capacity:
-            # The newest episode of an environment is complete if its last record ends it; all others are.
+            # The newest episode of an environment is complete if its last record ends it. Older ones always
+            # are.
             complete = [
                 (episodes[0][0].index, env)
                 for env, episodes in enumerate(self.episodes)
@@ -167,7 +168,7 @@ class ReferenceReplay:
                 del longest[0][0]
 
     def starts(self) -> set[tuple[int, int]]:
-        """Return every (environment, stream index) at which a window may begin."""
+        """Return all (environment, stream index) pairs at which a window may begin."""
         found = set()
         for env, episodes in enumerate(self.episodes):
             held = [episode for episode in episodes if episode]
@@ -193,7 +194,7 @@ class ReferenceReplay:
 
 
 def held_values(buffer: EpisodeReplayBuffer, name: str) -> Tensor:
-    """Return a field of everything held, environment after environment, oldest first."""
+    """Return a field of all stored records, environment after environment, oldest first."""
     rows, _ = buffer._index.in_order()
     store = buffer._store
     if name in LATENT_FIELDS:
@@ -206,7 +207,7 @@ def held_values(buffer: EpisodeReplayBuffer, name: str) -> Tensor:
 
 
 def rows_of(buffer: EpisodeReplayBuffer) -> dict[str, Tensor]:
-    """Return all rows of every field of a buffer that is not compressed."""
+    """Return all rows of each field of an uncompressed buffer."""
     assert isinstance(buffer._store, Arena)
     return buffer._store._tensors | (buffer._latents._tensors if buffer._latents else {})
 
@@ -214,7 +215,7 @@ def rows_of(buffer: EpisodeReplayBuffer) -> dict[str, Tensor]:
 def fill(
     buffer: EpisodeReplayBuffer, num_envs: int, steps: int, seed: int = 0, episode_length: float = 8
 ) -> ToyWorld:
-    """Add toy records with random episode ends; return the world, which can go on."""
+    """Add toy records with random episode ends. Return the world, which can continue."""
     world = ToyWorld(num_envs)
     advance(buffer, world, steps, np.random.default_rng(seed), episode_length)
     return world

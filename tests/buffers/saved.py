@@ -1,4 +1,4 @@
-"""A folder of saved replays as checkpoints keep it, and a full copy of a buffer to compare with."""
+"""A folder of saved replays as in checkpoints, and a full copy of a buffer for comparison."""
 
 import shutil
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from .reference import held_values
 
 @dataclass
 class Saves:
-    """Saves of one buffer, one after the other, of which the newest `keep` stay loadable."""
+    """Consecutive saves of one buffer, of which the newest `keep` stay loadable."""
 
     root: Path
     keep: int = 2
@@ -27,7 +27,7 @@ class Saves:
         return self.root / "replay"
 
     def save(self, buffer: EpisodeReplayBuffer) -> SavedReplay:
-        """Save and commit, then delete what the newest saves do not need."""
+        """Save and commit, then delete files that the newest saves do not need."""
         folder, saved = self.write(buffer)
         buffer.commit(saved)
         self.kept = [*self.kept, (folder, saved)][-self.keep :]
@@ -35,7 +35,7 @@ class Saves:
         return saved
 
     def write(self, buffer: EpisodeReplayBuffer) -> tuple[Path, SavedReplay]:
-        """Save without commit, as a run does that fails before its checkpoint is complete."""
+        """Save without a commit, like a run that fails before its checkpoint is complete."""
         folder = self.root / f"save_{self.count}"
         self.count += 1
         folder.mkdir(parents=True)
@@ -56,14 +56,14 @@ class Saves:
         return buffer
 
     def bytes_of(self, which: int = -1) -> dict[str, int]:
-        """Sizes of the files of a save, its own and the shared ones."""
+        """Return the sizes of a save's own and shared files."""
         folder, saved = self.kept[which]
         paths = [*folder.iterdir(), *(self.shared / name for name in saved.shared)]
         return {path.name: path.stat().st_size for path in paths}
 
 
 def full_copy(buffer: EpisodeReplayBuffer) -> dict[str, Any]:
-    """Everything that a buffer holds and will do, copied value by value."""
+    """Return a copy of a buffer's contents and of its future random choices, value by value."""
     index = buffer._index
     starts = [] if index.starts is None else [_starts(buffer, env) for env in range(len(index.records.head))]
     return {
@@ -77,7 +77,7 @@ def full_copy(buffer: EpisodeReplayBuffer) -> dict[str, Any]:
 
 
 def same_content(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two copies are equal, bit for bit."""
+    """Return whether two copies are equal, bit for bit."""
     fields = a["fields"].keys() == b["fields"].keys() and all(
         torch.equal(values.view(-1).view(torch.uint8), b["fields"][name].view(-1).view(torch.uint8))
         for name, values in a["fields"].items()

@@ -1,4 +1,4 @@
-"""A whole episode at once leaves the buffer as its records one by one would."""
+"""Adding a whole episode leaves the buffer in the same state as adding its records one by one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,8 @@ def test_an_episode_at_once_equals_its_records_one_by_one(
     expected, identity = ListOfEpisodes(1, capacity), 0
     for (length, is_terminal), one_by_one in zip(episodes, alone, strict=False):
         episode = toy_episode(length, is_terminal, identity)
-        if one_by_one:  # both ways may be mixed in one buffer
+        # Both ways may be mixed in one buffer.
+        if one_by_one:
             add_one_by_one(whole, episode)
         else:
             whole.add_episode(0, episode)
@@ -136,7 +137,8 @@ def test_an_open_episode_of_any_stream_refuses_a_whole_one() -> None:
 
 def test_a_whole_episode_has_zeros_for_latents_until_they_are_written_back(tmp_path: Path) -> None:
     saves, buffer = Saves(tmp_path), make_buffer(window_length=4, capacity=8)
-    for number in range(3):  # what an evicted episode has left is not taken over
+    # Data of an evicted episode must not be reused.
+    for number in range(3):
         buffer.add_episode(0, toy_episode(6, identity=number))
         batch = buffer.sample(5)
         assert batch.context is not None
@@ -164,7 +166,8 @@ def test_the_whole_episodes_held_are_given_back(outcomes: list[list[str]], capac
     held = [dict(zip(names, row, strict=True)) for row in rows]
     expected, episode, lengths = [], [], buffer._index.records.lengths.tolist()
     for number, record in enumerate(held):
-        if number == lengths[0]:  # the other stream
+        # This is the other stream.
+        if number == lengths[0]:
             episode = []
         episode = [record] if record["is_first"] else [*episode, record] if episode else []
         if record["is_last"] and episode:
@@ -200,7 +203,8 @@ def test_adding_episodes_allocates_nothing_that_stays() -> None:
     for _ in range(600):
         buffer.add_episode(0, toy_episode(int(chance.integers(2, 40))))
     assert buffer.nbytes() == owned
-    assert in_use_bytes() - before < 20_000  # one small object kept an episode would be 19,000 or more
+    # One small object per episode would be 19,000 bytes or more.
+    assert in_use_bytes() - before < 20_000
 
 
 def test_the_plan_of_a_buffer_for_transitions_is_what_it_owns() -> None:
@@ -217,7 +221,8 @@ def test_a_buffer_of_whole_episodes_is_saved_and_goes_on_after_evictions(tmp_pat
     for number, length in enumerate(lengths[:30]):
         buffer.add_episode(0, toy_episode(length, number % 3 == 0, 100 * number))
         if number % 4 == 0:
-            saves.save(buffer)  # between them most segments are evicted
+            # Most segments are evicted between two saves.
+            saves.save(buffer)
     saves.save(buffer)
     loaded = saves.load(transition_buffer(capacity=60, seed=9))
     assert loaded.content_hash() == buffer.content_hash()

@@ -1,4 +1,4 @@
-"""Environments whose records arrive apart fill the same streams as those that step together."""
+"""Environments that step separately fill the same streams as environments that step together."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,14 @@ def test_streams_that_are_filled_apart_equal_those_filled_together(cross_episode
     steps = [world.advance(draw.choice(OUTCOMES, 3, p=[0.7, 0.1, 0.1, 0.1]).tolist()) for _ in range(60)]
     for step in steps:
         together.add(*step)
-    for envs in (np.array([1]), np.array([2, 0])):  # the one is far ahead of the others
+    # One environment is far ahead of the others.
+    for envs in (np.array([1]), np.array([2, 0])):
         for arrival, action, latent in steps:
             seen = {key: values[envs] for key, values in arrival.observation.items()}
             flags = (arrival.is_first[envs], arrival.is_last[envs], arrival.is_terminal[envs])
             own = StoredLatent(latent.deter[envs], latent.stoch[envs])
             apart.add(TimeStep(seen, arrival.reward[envs], *flags), action[envs], own, envs)
-        assert list(apart.episodes())  # also while two streams hold no record yet
+        # This must also work while two streams are empty.
+        assert list(apart.episodes())
     assert apart.content_hash() == together.content_hash()
     assert apart.num_windows == together.num_windows > 0

@@ -1,4 +1,4 @@
-"""Whatever is refused leaves the buffer as it was, bit for bit."""
+"""Rejected calls leave the buffer unchanged, bit for bit."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from .toy_episodes import toy_episode, transition_buffer
 
 @pytest.fixture(autouse=True)
 def _as_users_run_it() -> None:
-    """The type checker of these tests would refuse most of this before the buffer does."""
+    """Disable the runtime type checker, which would reject most of these calls before the buffer does."""
     jaxtyping_config.update("jaxtyping_disable", True)
 
 
@@ -27,7 +27,7 @@ Step = tuple[TimeStep, np.ndarray, StoredLatent]
 
 
 def arrival(**changes: Callable[[np.ndarray], np.ndarray]) -> Callable[[Step], Step]:
-    """Change fields of what arrives."""
+    """Change fields of the incoming step."""
     return lambda step: (
         replace(step[0], **{name: change(getattr(step[0], name)) for name, change in changes.items()}),
         *step[1:],
@@ -65,7 +65,7 @@ WRONG_STEPS: dict[str, Callable[[Step], Step]] = {
 
 
 def assert_refuses(buffer: EpisodeReplayBuffer, call: Callable[..., object], *arguments: Any) -> None:
-    """The call fails, and nothing has changed."""
+    """Check that the call fails and that the buffer is unchanged."""
     before, content = full_copy(buffer), buffer.content_hash()
     with pytest.raises(ValueError):
         call(*arguments)
@@ -75,7 +75,7 @@ def assert_refuses(buffer: EpisodeReplayBuffer, call: Callable[..., object], *ar
 @pytest.mark.parametrize("steps", [5, 60])
 @pytest.mark.parametrize("wrong", WRONG_STEPS.values(), ids=WRONG_STEPS)
 def test_a_step_that_does_not_fit_changes_nothing(wrong: Callable[[Step], Step], steps: int) -> None:
-    """Whether there is room, or an episode would have to go for it."""
+    """This must hold with free space, and if an episode would have to be evicted."""
     buffer = make_buffer(num_envs=2)
     world = fill(buffer, num_envs=2, steps=steps)
     step = world.advance(["go on", "go on"])

@@ -1,4 +1,4 @@
-"""Compressed replay: codes give every byte back, room is bytes, and damage is named."""
+"""Compressed replay: codes are lossless, capacity is in bytes, and damage is reported."""
 
 import logging
 from pathlib import Path
@@ -34,7 +34,7 @@ IMAGE = ArraySpec((16, 16, 3), np.dtype(np.uint8))
 
 
 def frames_buffer(num_envs: int = 1, window_length: int = 5, **config: Any) -> EpisodeReplayBuffer:
-    """Return a compressed buffer of images of 768 bytes."""
+    """Return a compressed buffer of images with 768 bytes."""
     config = {"capacity": 4000, "chunk_length": 8, "compressed": True, "store_latents": False, **config}
     observation = {"image": IMAGE, "speed": ArraySpec((3,), np.dtype(np.float32))}
     spec = ReplaySpec(ReplayConfig(**config), observation, ActionSpec(2, True), num_envs, window_length, None)
@@ -79,7 +79,8 @@ def test_a_code_gives_back_every_byte_of_any_part(
     values = {}
     for name, spec in fields.items():
         row = chance.integers(2, size=(count, spec.nbytes), dtype=np.uint8)
-        row[1:][chance.random(count - 1) >= changing] = row[0]  # many records equal the first
+        # Many records equal the first one.
+        row[1:][chance.random(count - 1) >= changing] = row[0]
         values[name] = torch.from_numpy(row).view(spec.dtype).reshape(count, *spec.shape)
     layout.pack(values, rows)
     code = codec.encode(rows)
@@ -98,7 +99,8 @@ def test_a_code_gives_back_every_byte_of_any_part(
 def test_a_code_of_frames_that_hardly_change_is_small_and_one_of_noise_is_no_longer_than_the_frames() -> None:
     layout = RecordLayout({"image": FieldSpec((64, 64, 3), torch.uint8)})
     codec, rows = ChunkCodec(layout), np.zeros((48, layout.num_words), np.uint64)
-    rows[np.arange(48), np.arange(48) * 7] = 2**40  # a ball that moves
+    # This is a moving ball.
+    rows[np.arange(48), np.arange(48) * 7] = 2**40
     assert len(codec.encode(rows)) < 500
     random = np.random.default_rng(0).integers(2**63, size=rows.shape, dtype=np.uint64)
     assert len(codec.encode(random)) <= random.nbytes
@@ -131,14 +133,16 @@ def test_room_is_bytes_and_what_is_guaranteed_is_held_even_of_noise(caplog: pyte
     with caplog.at_level(logging.WARNING):
         for step in range(0, 700, 50):
             add_frames(buffer, images[step : step + 50])
-            assert buffer.total_steps >= min(2 * (step + 50), plan.guaranteed - 2 * 50)  # by whole episodes
+            # Eviction removes whole episodes.
+            assert buffer.total_steps >= min(2 * (step + 50), plan.guaranteed - 2 * 50)
     assert buffer.total_steps < 4000
     assert [record.message.partition(" is full with ")[0] for record in caplog.records] == [
         "replay: buffer.memory_budget_gib=0.000558794"
     ]
     still = np.zeros((2200, 2, *IMAGE.shape), np.uint8)
     add_frames(buffer, still)
-    assert buffer.total_steps > 4000 - 2 * 50  # what compresses lets the capacity decide again
+    # With compressible data the capacity is the limit again.
+    assert buffer.total_steps > 4000 - 2 * 50
     assert buffer.nbytes() == plan.nbytes
 
 
@@ -194,7 +198,8 @@ def test_a_damaged_code_on_disk_is_refused_and_the_file_named(tmp_path: Path) ->
             code = code[:-9].clone()
         elif damage == "flipped":
             code[len(code) // 2] ^= 1
-        elif damage == "huge":  # a frame header that promises 2**60 bytes
+        elif damage == "huge":
+            # The frame header declares 2**60 bytes.
             code[:14] = torch.tensor([0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0])
         else:
             code = code.float()
@@ -215,7 +220,8 @@ def test_saved_records_that_take_more_than_the_budget_are_refused_with_the_repai
 
 
 def test_a_resumed_buffer_evicts_at_the_same_record_as_one_that_never_stopped(tmp_path: Path) -> None:
-    budget, images = 250_000 / GIB, noise(540) // 16 * 16  # half of each byte, so that bytes decide
+    # The noise has half of each byte, so that bytes are the limit.
+    budget, images = 250_000 / GIB, noise(540) // 16 * 16
     unbroken = frames_buffer(memory_budget_gib=budget)
     saves, resumed = Saves(tmp_path), frames_buffer(memory_budget_gib=budget)
     for step in range(0, 540, 60):
@@ -235,7 +241,8 @@ def test_windows_begin_at_kept_latents_alone_and_replay_every_record_equally_oft
     buffer = make_buffer(
         num_envs=1, window_length=9, capacity=400, latent_every=every, cross_episodes=cross_episodes
     )
-    fill(buffer, num_envs=1, steps=400, episode_length=10**6)  # one episode
+    # This is a single episode.
+    fill(buffer, num_envs=1, steps=400, episode_length=10**6)
     batch = buffer.sample(20_000)
     start = batch.positions.start
     assert set(start % every) == {0}
@@ -243,7 +250,7 @@ def test_windows_begin_at_kept_latents_alone_and_replay_every_record_equally_oft
     assert torch.equal(batch.context.deter[:, 0], torch.from_numpy(start % 64).to(batch.context.deter.dtype))
     replayed = np.bincount((start[:, None] + np.arange(1, 9)).ravel(), minlength=400)
     inner = replayed[20:380] / replayed[20:380].mean()
-    # 20,000 windows of 8 records over 400 records: each is expected 400 times, with a deviation of 20 or so
+    # 20,000 windows of 8 records over 400 records: 400 expected per record, with a deviation of about 20.
     assert abs(inner - 1).max() < 6 / np.sqrt(400) * np.sqrt(every) + 0.05
 
 

@@ -1,4 +1,4 @@
-"""Streams that several buffers have saved are given out anew, to more buffers or to fewer."""
+"""Streams saved by several buffers are redistributed to more or fewer buffers."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ def test_four_streams_in_parts_of_one_and_three_and_back_are_the_same_four(
         return make_buffer(num_envs=num_envs, capacity=200, store_latents=True, **settings)
 
     whole = make(4)
-    fill(whole, 4, 60, seed=3)  # more than it holds: old episodes are gone
+    # The records exceed the capacity, so old episodes are evicted.
+    fill(whole, 4, 60, seed=3)
     part = saved(whole, tmp_path / "whole")
     one, three = make(1), make(3)
     one.load_streams([part], 0)
@@ -43,7 +44,8 @@ def test_four_streams_in_parts_of_one_and_three_and_back_are_the_same_four(
     again.load_streams(parts, 0)
     copies = [full_copy(buffer) for buffer in (whole, again)]
     for copy in copies:
-        del copy["generator"]  # ranks draw their own windows
+        # Ranks sample their own windows.
+        del copy["generator"]
     assert same_content(*copies)
 
 
@@ -60,10 +62,12 @@ def test_streams_that_do_not_fit_lose_their_oldest_records(tmp_path: Path, seed:
     rewards = held_values(whole, "reward")
     newest = [rewards[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     assert torch.equal(held_values(small, "reward"), torch.cat(newest))
-    # As many episodes as there are begins, and the rest of one at the head of a stream that was cut.
+    # The number of episodes equals the number of begins, plus the remainder of a cut episode at a stream's
+    # head.
     begins = np.split(full_copy(small)["begins"].numpy(), np.cumsum(lengths)[:-1])
     assert small._index.num_episodes == sum(1 + int(each[1:].sum()) for each in begins if len(each))
-    advance(small, world, 40, np.random.default_rng(seed))  # evicts all that was loaded
+    # This evicts all loaded records.
+    advance(small, world, 40, np.random.default_rng(seed))
     assert small.total_steps <= 50 and small.can_sample
     assert len(small.sample(4).reward) == 4
 

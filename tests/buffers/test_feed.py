@@ -1,4 +1,4 @@
-"""Batches on their way to a device are those that replay draws, at the same places of its stream."""
+"""Prefetched batches equal the batches sampled from replay, with the same random stream."""
 
 import numpy as np
 import pytest
@@ -55,6 +55,7 @@ def test_a_context_is_read_again_as_it_is_now() -> None:
     for each in (buffer, twin):
         each.write_back(drawn.positions, *fresh_latents(0, "cpu"))
     buffer.read_context(drawn)
-    late = tensors_in(twin.sample(WINDOWS))  # the same draw, after the write
+    # The same sample, after the write.
+    late = tensors_in(twin.sample(WINDOWS))
     assert all(torch.equal(a, b) for a, b in zip(tensors_in(drawn), late, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(before, late, strict=True))

@@ -1,4 +1,4 @@
-"""Any interleaving of add, evict, sample and write-back, against the slow reference."""
+"""Random interleavings of add, evict, sample and write-back agree with the slow reference."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from .reference import (
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict:
-    """Settings of a buffer, and what happens to it: outcomes of each step, whether to sample or write."""
+    """Draw settings of a buffer and its history: outcomes of each step, and when to sample or write."""
     num_envs = draw(st.integers(1, 3))
     window_length = draw(st.integers(2, 5))
     latent_every = draw(st.sampled_from([n for n in range(1, 5) if (window_length - 1) % n == 0]))
@@ -72,7 +72,8 @@ def test_every_interleaving_equals_the_slow_reference(tmp_path_factory, history:
             assert_true_and_private(batch, buffer, reference)
             batches.append(batch)
         if writes_back and batches:
-            old = batches[step % len(batches)]  # often so old that some of it is evicted
+            # The batch is often so old that part of it is evicted.
+            old = batches[step % len(batches)]
             deter = torch.full((4, window_length - 1, LATENT.deter_size), float(step))
             deter += torch.arange(4)[:, None, None] / 8
             stoch = torch.full((4, window_length - 1, LATENT.num_latents), step % 256)
@@ -93,7 +94,8 @@ def assert_same_sizes(buffer: EpisodeReplayBuffer, reference: ReferenceReplay) -
     assert buffer.num_windows == len(reference.starts())
     records = buffer._index.records
     length = records.chunk_length
-    needed = np.ceil(records.tail / length) - records.head // length  # a freed chunk is back at once
+    # A freed chunk is available immediately.
+    needed = np.ceil(records.tail / length) - records.head // length
     assert records.num_chunks - records._num_free == needed.sum() <= records.num_chunks
 
 
@@ -118,7 +120,8 @@ def assert_true_and_private(
         assert batch.context is not None
         np.testing.assert_array_equal(batch.context.deter[row].numpy(), records[0].deter)
         np.testing.assert_array_equal(batch.context.stoch[row].numpy(), records[0].stoch)
-        for before, after in pairwise(records):  # facts 11.1: reward = f(previous action)
+        # The reward depends on the previous action.
+        for before, after in pairwise(records):
             assert after.reward == (0.0 if after.is_first else reward_of(before.action))
     arena = [] if buffer.config.compressed else rows_of(buffer).values()
     for tensor in tensors_of(batch):

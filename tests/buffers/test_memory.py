@@ -1,4 +1,4 @@
-"""What the buffer owns: as much as it says, from construction on, and nothing of what passes through it."""
+"""The buffer owns its declared memory from construction on, and no data that passes through it."""
 
 import gc
 import weakref
@@ -15,13 +15,14 @@ from .reference import ToyWorld, advance, fill, make_buffer
 
 
 def large_buffer(cross_episodes: bool) -> EpisodeReplayBuffer:
-    """Return a buffer of some MB, so that a few objects do not matter."""
+    """Return a buffer of several MB, so that a few objects are negligible."""
     return make_buffer(num_envs=4, capacity=100_000, chunk_length=256, cross_episodes=cross_episodes)
 
 
 @pytest.mark.parametrize("cross_episodes", [True, False])
 def test_nbytes_is_what_is_really_held_within_one_percent(cross_episodes: bool) -> None:
-    large_buffer(cross_episodes)  # what torch and NumPy allocate once is not the buffer's
+    # One-time allocations of torch and NumPy do not belong to the buffer.
+    large_buffer(cross_episodes)
     before = in_use_bytes()
     buffer = large_buffer(cross_episodes)
     held = in_use_bytes() - before
@@ -30,14 +31,15 @@ def test_nbytes_is_what_is_really_held_within_one_percent(cross_episodes: bool) 
 
 
 def committed_bytes() -> tuple[float, int]:
-    """Return by how much a buffer raises the resident memory, and what it says."""
+    """Return the rise of resident memory by a buffer, and its declared size."""
     before = process_rss_mb()
     buffer = make_buffer(num_envs=2, capacity=5_000_000, cross_episodes=False)
     return 1e6 * (process_rss_mb() - before), buffer.nbytes()
 
 
 def test_all_memory_is_committed_at_construction() -> None:
-    rise, nbytes = in_a_fresh_process(committed_bytes)  # what earlier tests freed would be used again
+    # In this process, memory freed by earlier tests would be reused.
+    rise, nbytes = in_a_fresh_process(committed_bytes)
     assert rise > 0.9 * nbytes
 
 
@@ -51,11 +53,12 @@ def test_nothing_is_allocated_in_steady_state(cross_episodes: bool) -> None:
         advance(buffer, world, 400, chance)
         sample_and_write_back(buffer)
     assert buffer.nbytes() == owned
-    assert in_use_bytes() - before < 20_000  # one small object kept at each of the 1600 steps would be 50,000
+    # One small object for each of the 1,600 steps would be 50,000 bytes.
+    assert in_use_bytes() - before < 20_000
 
 
 def sample_and_write_back(buffer: EpisodeReplayBuffer) -> None:
-    """Draw a batch and store its context as the latents of its columns 1 to T."""
+    """Sample a batch, and store its context as the latents of columns 1 to T."""
     batch = buffer.sample(8)
     assert batch.context is not None
     time = batch.action.shape[1] - 1
@@ -72,9 +75,10 @@ def test_no_reference_is_kept_to_what_was_given_or_returned() -> None:
 
 
 def given(buffer: EpisodeReplayBuffer, world: ToyWorld) -> list[weakref.ref]:
-    """Add a record and return weak references to all that was given."""
+    """Add a record, and return weak references to its arrays."""
     arrival, action, latent = world.advance(["go on"])
-    world.previous = [action[0].copy()]  # the toy alone would keep the action
+    # Otherwise the toy world would keep the action.
+    world.previous = [action[0].copy()]
     buffer.add(arrival, action, latent)
     flags = (arrival.is_first, arrival.is_last, arrival.is_terminal)
     things = (*arrival.observation.values(), action, arrival.reward, *flags, latent.deter, latent.stoch)
@@ -82,7 +86,7 @@ def given(buffer: EpisodeReplayBuffer, world: ToyWorld) -> list[weakref.ref]:
 
 
 def returned(buffer: EpisodeReplayBuffer) -> list[weakref.ref]:
-    """Sample and return weak references to what came."""
+    """Sample, and return weak references to the result."""
     batch = buffer.sample(2)
     assert batch.context is not None
     things = (*batch.observation.values(), batch.action, batch.context.deter)

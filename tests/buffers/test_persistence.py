@@ -1,4 +1,4 @@
-"""A replay that was saved and loaded goes on as if nothing had happened, and saving costs what is new."""
+"""A replay continues unchanged after saving and loading, and a save writes only new data."""
 
 import gc
 import json
@@ -38,7 +38,8 @@ def test_a_chain_of_saves_equals_full_copies(
     tmp_path: Path, store_latents: bool, cross_episodes: bool, seed: int
 ) -> None:
     chance = np.random.default_rng(seed)
-    storage = (ReplayStorage.ram, ReplayStorage.mmap)[(seed + cross_episodes) % 2]  # each with both dtypes
+    # Each kind is tested with both dtypes.
+    storage = (ReplayStorage.ram, ReplayStorage.mmap)[(seed + cross_episodes) % 2]
     num_envs, capacity = int(chance.integers(1, 4)), int(chance.integers(15, 80))
 
     def make() -> EpisodeReplayBuffer:
@@ -46,7 +47,8 @@ def test_a_chain_of_saves_equals_full_copies(
             num_envs=num_envs,
             capacity=capacity,
             chunk_length=int(chance.integers(1, 9)),
-            compressed=bool(chance.integers(2)),  # what the other kind has saved is loaded too
+            # Data saved by the other kind can also be loaded.
+            compressed=bool(chance.integers(2)),
             storage=storage,
             store_latents=store_latents,
             cross_episodes=cross_episodes,
@@ -59,16 +61,19 @@ def test_a_chain_of_saves_equals_full_copies(
     saves, copies = Saves(tmp_path / "saves", keep=3), []
     for _ in range(25):
         live(buffer, world, chance)
-        if chance.random() < 0.2:  # fails or is killed: nothing of it may count
+        # This save fails or is killed, and none of it may count.
+        if chance.random() < 0.2:
             saves.write(buffer)
             saves.clean()
         if chance.random() < 0.5:
             saves.save(buffer)
             copies = [*copies, full_copy(buffer)][-saves.keep :]
-        if chance.random() < 0.2 and copies:  # a resumed run adds to the same chain of files
+        # A resumed run extends the same chain of files.
+        if chance.random() < 0.2 and copies:
             other, elsewhere = make(), ToyWorld(num_envs)
             for _ in range(8):
-                live(other, elsewhere, chance)  # to be forgotten
+                # Loading must discard this content.
+                live(other, elsewhere, chance)
             buffer = saves.load(other)
             assert same_content(full_copy(buffer), copies[-1])
             saves.kept[:-1], copies[:-1] = [], []
@@ -126,11 +131,13 @@ def test_a_loaded_buffer_goes_on_exactly_as_the_saved_one(
     }
     buffer = make_buffer(**settings, chunk_length=4)
     world = fill(buffer, num_envs=2, steps=100)
-    buffer.sample(5)  # so that the generator has moved
+    # This advances the generator.
+    buffer.sample(5)
     saves = Saves(tmp_path / "saves")
     saves.save(buffer)
     loaded = make_buffer(**settings, chunk_length=7, seed=99)
-    fill(loaded, num_envs=2, steps=50, seed=1)  # to be forgotten
+    # Loading must discard this content.
+    fill(loaded, num_envs=2, steps=50, seed=1)
     saves.load(loaded)
     twin = ToyWorld(2, world.step, list(world.begins), list(world.previous))
     chances = np.random.default_rng(5), np.random.default_rng(5)
@@ -190,7 +197,8 @@ def test_a_resumed_run_may_take_longer_windows(tmp_path: Path, cross_episodes: b
 
 def test_longer_windows_never_reach_back_before_the_oldest_record(tmp_path: Path) -> None:
     buffer, world = make_buffer(window_length=3, capacity=4, cross_episodes=False), ToyWorld(1)
-    for _ in range(20):  # one episode, of which all but the last four records are gone
+    # This is one episode, of which all but the last four records are evicted.
+    for _ in range(20):
         buffer.add(*world.advance(["go on"]))
     saves = Saves(tmp_path)
     saves.save(buffer)
@@ -223,7 +231,8 @@ def test_bytes_written_for_new_steps_do_not_grow_with_the_fill(tmp_path: Path, n
     buffer = make_buffer(num_envs=num_envs, capacity=20_000, chunk_length=16, store_latents=False)
     saves, world, chance = Saves(tmp_path), ToyWorld(num_envs), np.random.default_rng(0)
     costs = []
-    for _ in range(20):  # 64 steps of every environment: 4 chunks each
+    # These are 64 steps of each environment, or 4 chunks.
+    for _ in range(20):
         for _ in range(64):
             arrival, action, _ = world.advance(chance.choice(OUTCOMES, num_envs).tolist())
             buffer.add(arrival, action)
@@ -237,7 +246,8 @@ def test_bytes_written_for_new_steps_do_not_grow_with_the_fill(tmp_path: Path, n
     assert buffer.total_steps == 64 * 20 * num_envs
     assert len({cost for cost, _ in costs}) == 1
     growth = (costs[-1][1] - costs[0][1]) / (4 * num_envs * 19)
-    assert growth < 150  # bytes in the index for a chunk, which is all that grows
+    # The index grows by this number of bytes per chunk, and nothing else grows.
+    assert growth < 150
 
 
 def test_only_latents_that_changed_are_written(tmp_path: Path) -> None:
@@ -252,7 +262,8 @@ def test_only_latents_that_changed_are_written(tmp_path: Path) -> None:
     assert [link.rows for link in saved.latents] == [100, len(changed)]
     latents = load_file(saves.shared / saved.latents[-1].file)
     assert set(latents["index"].tolist()) == changed
-    assert len(saves.save(buffer).latents) == 2  # nothing changed, nothing written
+    # Without changes, no files are written.
+    assert len(saves.save(buffer).latents) == 2
 
 
 def rewrite(buffer: EpisodeReplayBuffer, batch: SequenceBatch) -> None:
@@ -296,7 +307,8 @@ def test_a_file_of_another_checkpoint_is_never_overwritten(tmp_path: Path) -> No
     fill(first, num_envs=1, steps=50, seed=0)
     fill(second, num_envs=1, steps=50, seed=1)
     saves = Saves(tmp_path)
-    saves.save(first)  # as a run that goes on from an earlier checkpoint meets the files of a later one
+    # A run resumed from an earlier checkpoint finds files of a later one.
+    saves.save(first)
     saves.save(second)
     for which, buffer in enumerate((first, second)):
         loaded = saves.load(make_buffer(capacity=200), which)
@@ -313,7 +325,7 @@ def test_another_folder_gets_everything(tmp_path: Path) -> None:
 
 
 class InUsePeak(TorchDispatchMode):
-    """Reads the bytes in use after every operator of torch."""
+    """Reads the bytes in use after each torch operator."""
 
     peak = 0
 
@@ -324,7 +336,7 @@ class InUsePeak(TorchDispatchMode):
 
 
 def peak_of(call: Callable[[], object]) -> int:
-    """The most bytes in use during a call, less those before it."""
+    """Return the peak of bytes in use during a call, minus the bytes before it."""
     gc.collect()
     before = in_use_bytes()
     with InUsePeak() as in_use:
@@ -352,7 +364,8 @@ def test_saving_and_loading_need_one_file_of_latents_more_and_no_more(tmp_path: 
         arrival, action, _ = world.advance(["go on"])
         buffer.add(replace(arrival, observation={"image": image}), action, latent)
     saves = Saves(tmp_path)
-    peak_of(lambda: make().save(tmp_path, tmp_path))  # what is imported and kept at the first time
+    # The first call imports and caches.
+    peak_of(lambda: make().save(tmp_path, tmp_path))
     assert peak_of(lambda: saves.save(buffer)) < 20_000_000
     sizes = saves.bytes_of()
     assert sum(sizes.values()) > 35_000_000

@@ -1,4 +1,4 @@
-"""Requests that cannot be met are refused before anything exists, with numbers that repair them."""
+"""Impossible requests are refused before any allocation, with numbers for a fix."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def request(num_envs: int = 1, window_length: int = 65, **settings: Any) -> Repl
 
 
 def build(asked: ReplaySpec, directory: Path | None = None) -> EpisodeReplayBuffer:
-    """Make the buffer that was asked for."""
+    """Build the requested buffer."""
     return EpisodeReplayBuffer(asked, generator=np.random.default_rng(0), directory=directory)
 
 
@@ -116,7 +116,8 @@ def test_a_full_disk_is_refused_before_a_file_exists(tmp_path: Path) -> None:
     codes = replace(asked, config=replace(asked.config, compressed=True, memory_budget_gib=2 * free / GIB))
     with pytest.raises(UserError, match=r"Lower buffer\.memory_budget_gib to ([\d.]+) or") as error:
         build(codes, tmp_path / "run" / "replay")
-    budget = float(re.findall(r"to ([\d.]+) or", str(error.value))[0]) * 0.9  # others use the disk, too
+    # Other processes use the disk, too.
+    budget = float(re.findall(r"to ([\d.]+) or", str(error.value))[0]) * 0.9
     smaller = replace(codes, config=replace(codes.config, memory_budget_gib=budget))
     check_storage(smaller, plan_replay(smaller), torch.device("cpu"), tmp_path)
 

@@ -69,7 +69,7 @@ def test_extending_a_queue_is_as_many_appends(chunk_length: int, actions: list[t
 
 
 def test_each_queue_may_need_two_chunks_more_than_its_entries_fill() -> None:
-    # Two entries in each queue, one in the last row of a chunk and one in the first row of the next.
+    # Two entries per queue: one in the last row of a chunk, and one in the first row of the next.
     queues = ChunkedQueues(num_queues=2, capacity=4, chunk_length=4)
     for queue in (0, 1):
         queues.append(np.array([queue]))

@@ -1,4 +1,4 @@
-"""What is drawn, how often, and what write-back may touch."""
+"""Sampled windows, their frequencies, and the limits of write-back."""
 
 import math
 
@@ -16,7 +16,8 @@ def test_every_start_is_equally_likely(cross_episodes: bool) -> None:
     buffer = make_buffer(num_envs=3, capacity=150, cross_episodes=cross_episodes, chunk_length=8)
     fill(buffer, num_envs=3, steps=400, episode_length=20)
     lengths = buffer._index.window_counts
-    assert lengths.max() > lengths.min() > 0  # else a draw that is uniform per environment would pass too
+    # With equal lengths, sampling uniformly per environment would pass too.
+    assert lengths.max() > lengths.min() > 0
     draws, counts = 200 * buffer.num_windows, {}
     for _ in range(draws // 100):
         positions = buffer.sample(100).positions
@@ -59,7 +60,7 @@ def test_rewards_and_actions_keep_the_time_convention_over_an_episode_border() -
     for outcome in ("go on", "go on", "terminate", "go on", "go on"):
         buffer.add(*world.advance([outcome]))
     batch = buffer.sample(1)
-    # Choices 0, 3, (2), 1, 0: the third was never executed, and no reward arrives with a first observation.
+    # Choices 0, 3, (2), 1, 0: the third was never executed, and a first observation has no reward.
     assert batch.action[0].argmax(-1).tolist() == [0, 3, 0, 1, 0]
     assert batch.action[0].sum(-1).tolist() == [1, 1, 0, 1, 1]
     assert batch.reward[0].tolist() == [0, 1, 4, 0, 2]
@@ -128,7 +129,8 @@ def test_one_endless_episode_loses_only_its_oldest_records() -> None:
 def test_a_stream_that_grows_half_as_fast_keeps_its_share_of_the_replay() -> None:
     index, lengths = make_buffer(num_envs=2, capacity=200)._index, (5, 8)
     for step in range(2_000):
-        envs = np.arange(2 - step % 2)  # the second stream has a record in every other step
+        # The second stream has a record only in every second step.
+        envs = np.arange(2 - step % 2)
         place = index.records.tail[envs] % np.array(lengths)[envs]
         index.add(place == 0, place == np.array(lengths)[envs] - 1, envs)
     assert index.total_steps > 200 - max(lengths)
@@ -136,7 +138,7 @@ def test_a_stream_that_grows_half_as_fast_keeps_its_share_of_the_replay() -> Non
 
 
 def fresh_latents(batch: int, time: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return latents that all hold `value`."""
+    """Return latents filled with `value`."""
     deter = torch.full((batch, time, LATENT.deter_size), value)
     return deter, torch.full((batch, time, LATENT.num_latents), int(value))
 
@@ -158,7 +160,8 @@ def test_write_back_of_an_evicted_window_changes_nothing() -> None:
     before = held_values(buffer, "deter").clone()
     buffer.write_back(positions(5), *fresh_latents(1, 3, 99.0))
     assert torch.equal(held_values(buffer, "deter"), before)
-    assert (rows_of(buffer)["stoch"] != 99).all()  # not even in free chunks
+    # This includes free chunks.
+    assert (rows_of(buffer)["stoch"] != 99).all()
 
 
 def test_the_later_of_overlapping_windows_stands() -> None:
@@ -167,7 +170,7 @@ def test_the_later_of_overlapping_windows_stands() -> None:
     deter, stoch = fresh_latents(3, 3, 0.0)
     deter += torch.tensor([100.0, 200.0, 300.0])[:, None, None]
     buffer.write_back(positions(2, 4, 3), deter, stoch)
-    # Windows write records 3-5, 5-7 and 4-6.
+    # The windows write records 3-5, 5-7 and 4-6.
     assert held_values(buffer, "deter")[3:8, 0].tolist() == [100, 300, 300, 300, 200]
 
 

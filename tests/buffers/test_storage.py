@@ -1,4 +1,4 @@
-"""Kinds of storage hold the same."""
+"""All kinds of storage have the same contents."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,8 @@ def test_mapped_files_hold_what_memory_holds(tmp_path: Path) -> None:
 def test_mapped_files_take_their_disk_space_at_once_and_leave_nothing_behind(
     system_reserves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not system_reserves:  # as on macOS
+    # macOS cannot reserve.
+    if not system_reserves:
         monkeypatch.delattr(os, "posix_fallocate")
     before = os.statvfs(tmp_path)
     buffer = make_buffer(capacity=200_000, storage=ReplayStorage.mmap, directory=tmp_path / "replay")

@@ -1,4 +1,4 @@
-"""Transitions are the pairs inside episodes, each once, whoever holds the records."""
+"""Transitions are the pairs within episodes, each exactly once, for every kind of storage."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +18,7 @@ from .toy_episodes import toy_episode, transition_buffer
 
 @st.composite
 def histories(draw: st.DrawFn) -> dict:
-    """Settings of a buffer, and the outcomes of each step in all of its environments."""
+    """Draw settings of a buffer, and the outcomes of each step in all environments."""
     num_envs = draw(st.integers(1, 3))
     outcome = st.sampled_from(OUTCOMES[:1] * 5 + OUTCOMES)
     steps = st.lists(st.lists(outcome, min_size=num_envs, max_size=num_envs), min_size=1, max_size=40)
@@ -71,7 +71,7 @@ def assert_gives(source: EpisodeReplayBuffer | TransitionTable, pairs: list[tupl
 
 
 def filled(capacity: int = 40) -> EpisodeReplayBuffer:
-    """Return a buffer that has evicted some of its episodes; terminal ones and truncated ones take turns."""
+    """Return a buffer that has evicted some episodes. Terminal and truncated episodes alternate."""
     buffer = transition_buffer(capacity=capacity)
     for number in range(12):
         buffer.add_episode(0, toy_episode(3 + number, number % 2 == 0, 100 * number))
@@ -96,7 +96,8 @@ def assert_same(first: TransitionBatch, second: TransitionBatch) -> None:
 def test_a_terminal_end_stops_the_bootstrap_and_a_truncated_one_does_not() -> None:
     buffer = transition_buffer()
     buffer.add_episode(0, toy_episode(3, is_terminal=True, identity=10))
-    buffer.add_episode(0, toy_episode(1, is_terminal=True, identity=50))  # no action, no transition
+    # Without an action, there is no transition.
+    buffer.add_episode(0, toy_episode(1, is_terminal=True, identity=50))
     buffer.add_episode(0, toy_episode(3, is_terminal=False, identity=20))
     batch = all_of(buffer)
     assert batch.observation["speed"][:, 0].tolist() == [10, 11, 20, 21]
@@ -162,7 +163,7 @@ def test_a_table_keeps_what_was_held_when_it_was_made() -> None:
 
 
 def test_a_table_of_read_only_arrays_works_as_any_other() -> None:
-    # What comes out of shared memory is read-only; torch warns of such arrays, and a warning fails this test.
+    # Data from shared memory is read-only. torch would warn about such arrays, which fails this test.
     buffer = filled()
     table = buffer.transition_table()
     arrived = replace(table, fields={name: values.copy() for name, values in table.fields.items()})
@@ -177,7 +178,8 @@ def test_a_table_says_its_bytes_and_never_passes_the_bound() -> None:
     buffer = transition_buffer(capacity=40)
     buffer.add_episode(0, toy_episode(40))
     table = buffer.transition_table()
-    record = 12 + 3 * 8 + 4 * 4 + 4 + 1  # image, speed, action, reward, is_terminal
+    # Image, speed, action, reward and is_terminal.
+    record = 12 + 3 * 8 + 4 * 4 + 4 + 1
     assert bytes_of(table) == 40 * record + 39 * 8
     assert TransitionTable.nbytes_of(buffer.plan, 40) == 40 * (record + 8)
     assert set(map(type, (*table.fields.values(), table.starts))) == {np.ndarray}

@@ -1,4 +1,4 @@
-"""Whole toy episodes, and a replay of them as plain lists."""
+"""Whole toy episodes, and a reference replay as plain lists."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ from .reference import ACTION, held_values, make_buffer
 
 
 def transition_buffer(**settings: Any) -> EpisodeReplayBuffer:
-    """Return a small buffer as the population has it."""
+    """Return a small buffer like the population's."""
     return make_buffer(**{"window_length": 2, "cross_episodes": False, "store_latents": False, **settings})
 
 
 def toy_episode(length: int, is_terminal: bool = False, identity: int = 0) -> EpisodeRecords:
-    """Return an episode of `length` records that carry the numbers from `identity` on."""
+    """Return an episode of `length` records, numbered from `identity`."""
     numbers = identity + np.arange(length)
     return EpisodeRecords(
         observation={
             "image": ((numbers[:, None] + np.arange(12)) % 251).astype(np.uint8).reshape(-1, 2, 2, 3),
             "speed": numbers[:, None] + np.array([0.0, 0.25, 0.5]),
         },
-        # Nowhere 0, so that the last row shows whether it was stored as zeros.
+        # The values are never 0, so that the last row reveals whether it was stored as zeros.
         action=np.eye(ACTION.size, dtype=np.float32)[numbers % ACTION.size] + 1,
         reward=np.where(np.arange(length) > 0, numbers, 0).astype(np.float32),
         is_terminal=is_terminal,
@@ -31,7 +31,7 @@ def toy_episode(length: int, is_terminal: bool = False, identity: int = 0) -> Ep
 
 
 def add_one_by_one(buffer: EpisodeReplayBuffer, episode: EpisodeRecords) -> None:
-    """Add the records of an episode to a buffer of one environment, a call each."""
+    """Add the records of an episode one by one to a buffer with one environment."""
     length = len(episode.reward)
     for t in range(length):
         is_last = np.array([t == length - 1])
@@ -46,7 +46,7 @@ def add_one_by_one(buffer: EpisodeReplayBuffer, episode: EpisodeRecords) -> None
 
 
 class ListOfEpisodes:
-    """The episodes held, oldest first, a list a stream."""
+    """The stored episodes, oldest first, one list per stream."""
 
     def __init__(self, num_envs: int, capacity: int) -> None:
         self.capacity = capacity
@@ -64,7 +64,7 @@ class ListOfEpisodes:
 
 
 def assert_holds(buffer: EpisodeReplayBuffer, episodes: list[EpisodeRecords]) -> None:
-    """Check every field of everything held against the episodes that should be, stream after stream."""
+    """Check each field of all stored records against the expected episodes, stream by stream."""
     expected: dict[str, list[np.ndarray]] = {}
     for episode in episodes:
         is_last = np.arange(len(episode.reward)) == len(episode.reward) - 1

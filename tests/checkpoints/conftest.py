@@ -1,4 +1,4 @@
-"""A run whose checkpoint has files of every kind, and a copy of it to forge."""
+"""A run whose checkpoint has files of every kind, and a copy that may be modified."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from ..runs.forged import SHORT
 
 @pytest.fixture(scope="session")
 def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """16 steps; no test may change them."""
+    """16 steps. Tests must not change them."""
     return started_once(tmp_path_factory, "short", *SHORT)
 
 

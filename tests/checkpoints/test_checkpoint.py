@@ -1,4 +1,4 @@
-"""A checkpoint is complete or not there; damage is named, and what came before it is used."""
+"""Checkpoints are atomic. Damage is reported, and the previous checkpoint is used."""
 
 import errno
 import json
@@ -60,7 +60,7 @@ def raise_input_output_error(*_: object) -> None:
 
 
 def two_checkpoints(run_dir: Path) -> tuple[EpisodeReplayBuffer, dict[str, Any]]:
-    """Make checkpoints 10 and 20 of one replay; return it, and what it held at 10."""
+    """Make checkpoints 10 and 20 of one replay. Return the replay, and its content at 10."""
     replay = make_buffer(capacity=200)
     world = fill(replay, num_envs=1, steps=30)
     first = full_copy(replay)
@@ -79,7 +79,7 @@ def names_in(run_dir: Path) -> set[str]:
 
 
 def newest_file(run_dir: Path, kind: str) -> Path:
-    """The file of one kind that checkpoint 20 needs and checkpoint 10 does not."""
+    """Return the file of one kind that checkpoint 20 needs and checkpoint 10 does not."""
     if "." in kind:
         return run_dir / "checkpoints" / "step_000000020" / kind
     older, newer = (set(checkpoint.manifest()["files"]) for checkpoint in list_checkpoints(run_dir))
@@ -255,14 +255,16 @@ def test_damage_of_the_newest_is_named_and_the_one_before_is_used(
     [warning] = caplog.messages
     size = f"has {len(data) // 2:,} bytes instead of {len(data):,}"
     words = {"flipped": "is not what was written: its checksum differs", "cut": size, "gone": "is missing"}
-    if kind == "manifest.json" and damage != "gone":  # a flipped bit may leave it JSON or not
+    # After a flipped bit, the file may or may not be valid JSON.
+    if kind == "manifest.json" and damage != "gone":
         words[damage] = "is not what was written"
     assert warning.startswith(f"damaged checkpoint: {path} {words[damage]}")
     assert warning.endswith(f"; using {checkpoint.folder}")
     loaded = make_buffer(capacity=200)
     checkpoint.restore_replay(loaded)
     assert same_content(full_copy(loaded), before)
-    save(tmp_path, 15, replay=loaded)  # the run goes on, and the damaged one is of a future that never was
+    # The run continues, and the damaged checkpoint belongs to an abandoned branch.
+    save(tmp_path, 15, replay=loaded)
     assert steps_in(tmp_path) == [10, 15]
     assert latest_checkpoint(tmp_path).step == 15
 
@@ -358,7 +360,8 @@ def test_bytes_of_a_checkpoint_after_new_steps_do_not_grow_with_the_fill(tmp_pat
         assert len([name for name in new if "/replay/" in name]) == 10
     assert written[0] > 20_000
     per_chunk = (written[-1] - written[0]) / (19 * 10)
-    assert per_chunk < 350  # lines of manifest and index for each chunk that is shared: all that grows
+    # Only the lines for shared chunks in manifest and index grow.
+    assert per_chunk < 350
 
 
 def test_names_in_the_manifest_are_those_of_the_files(tmp_path: Path) -> None:

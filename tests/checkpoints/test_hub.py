@@ -1,4 +1,4 @@
-"""`hub:<owner>/<name>` is fetched once, from a hub on this machine, and then needs no network."""
+"""`hub:<owner>/<name>` is downloaded once, from a local hub, and then needs no network."""
 
 import shutil
 import socket
@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Do what HF_ENDPOINT does before the library is imported."""
+    """Set the address, like HF_ENDPOINT before the library is imported."""
     files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
@@ -37,14 +37,14 @@ def use(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address where nobody answers."""
+    """Return an address without a server."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     use(monkeypatch, f"http://127.0.0.1:{port}")
 
 
 def served(folder: Path) -> Path:
-    """A repository with our networks, and with a file that nobody may fetch."""
+    """Return a repository with our networks, and with a file that must not be downloaded."""
     shutil.copytree(OURS, folder)
     (folder / "sitecustomize.py").write_text("raise SystemExit")
     return folder
@@ -57,7 +57,8 @@ def test_a_repository_is_fetched_once_and_played_as_the_package_s_own(
         use(monkeypatch, address)
         agent = reverie.load(SOURCE, device="cpu")
         folder = Path(resolve_pretrained(SOURCE))
-    assert sum(WEIGHTS_FILE in path for path in asked) == 2  # HEAD and GET
+    # These are one HEAD and one GET.
+    assert sum(WEIGHTS_FILE in path for path in asked) == 2
     assert {file.name for file in folder.iterdir()} == {CARD_FILE, CONFIG_FILE, WEIGHTS_FILE}
     assert all(file.is_file() and not file.is_symlink() for file in folder.iterdir())
     ours = reverie.load("pretrained:catch", device="cpu")
@@ -65,7 +66,7 @@ def test_a_repository_is_fetched_once_and_played_as_the_package_s_own(
     env = agent.make_env()
     observation, _ = env.reset(seed=0)
     assert agent.act(observation) == ours.act(observation)
-    # the server is gone: what was fetched is used
+    # The server has stopped, so the downloaded files are used.
     assert resolve_pretrained(SOURCE) == resolve_pretrained(f"{SOURCE}@{COMMIT}") == str(folder)
 
 

@@ -1,7 +1,7 @@
-"""Files that are whole by their checksums and not what Reverie writes: no code of theirs runs.
+"""Files with valid checksums and foreign content: none of their code runs.
 
-Whoever can write into the folder of a run can write its checksums too. So every kind of file that is loaded
-is replaced here together with its line in the manifest, and the loader really gets to see it.
+An attacker with write access to a run folder can also write its checksums. Each kind of loaded file is
+therefore replaced together with its line in the manifest, so that the loader really reads it.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""Files of a checkpoint with other content than Reverie writes: a sentence, and nothing is half restored."""
+"""Checkpoint files with unexpected content give one error, and no partial restore."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from ..runs.helpers import resume, tensors_in
 
 
 class Parts:
-    """A workflow and a replay that have something in them already."""
+    """A workflow and a replay that already have state."""
 
     def __init__(self, run_dir: Path) -> None:
         config = load_run(str(run_dir))
@@ -40,7 +40,7 @@ class Parts:
         self._before = self._now()
 
     def restore(self, checkpoint: Checkpoint, kind: str) -> None:
-        """Take up what a kind of file is part of."""
+        """Restore the component to which a kind of file belongs."""
         if kind.startswith("model"):
             checkpoint.restore_workflow(self.workflow)
         else:

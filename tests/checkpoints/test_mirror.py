@@ -1,4 +1,4 @@
-"""Runs with a copy on a real S3-compatible server, and on a file system."""
+"""Runs with a mirror on a real S3-compatible server, and on a file system."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ HALF = (*CARTPOLE, "training.total_timesteps=150", "training.keep_checkpoints=1"
 
 
 def mirrored_files(run_dir: Path) -> dict[str, bytes]:
-    """What the remote shall hold: checkpoints, configuration, metrics and the name of the owner."""
+    """Return the expected remote content: checkpoints, configuration, metrics and the owner's name."""
     files = files_in(run_dir)
     names = ("config.yaml", "metrics.jsonl", "mirror.json")
     return {name: files[name] for name in files if name in names or name.startswith("checkpoints/")}
@@ -47,7 +47,8 @@ def test_a_run_continues_on_a_new_machine_bit_for_bit(
     new = empty_folder / "other"
     assert identity(new) == identity(cartpole_run)
     assert lines_with(new, f"restored step 150 of {url} into other")
-    assert s3.files("pole") == mirrored_files(new)  # under the name that it had
+    # The mirror keeps the name it had.
+    assert s3.files("pole") == mirrored_files(new)
     assert steps_of(s3.files("pole")) == [300]
     assert not list(empty_folder.glob("*.unfinished"))
 
@@ -62,7 +63,8 @@ def test_training_continues_without_the_server_and_catches_up_when_it_is_back(
 ) -> None:
     run = tmp_path / "outage"
     shutil.copytree(cartpole_run, run)
-    resume(run, f"checkpoint.mirror={S3_MIRROR}")  # a run that has one from here on
+    # The run has a mirror from this resume on.
+    resume(run, f"checkpoint.mirror={S3_MIRROR}")
     assert steps_of(s3.files("outage")) == [150, 300]
     s3.stop()
     try:

@@ -1,4 +1,4 @@
-"""`resume=<URL>` takes the newest whole checkpoint, and what cannot be asked of a mirror is refused."""
+"""`resume=<URL>` uses the newest complete checkpoint, and invalid requests to a mirror are refused."""
 
 import shutil
 import sys
@@ -19,7 +19,7 @@ from ..runs.s3_server import MARKER, environment
 
 @pytest.fixture
 def copy(cartpole_run: Path, empty_folder: Path) -> Path:
-    """A remote folder: the layout is that of a run."""
+    """Return a remote folder with the layout of a run."""
     shutil.copytree(cartpole_run, empty_folder / "remote" / "pole")
     return empty_folder / "remote" / "pole"
 
@@ -106,7 +106,8 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in environment("http://127.0.0.1:1").items():  # where nobody listens
+    # No server listens there.
+    for name, value in environment("http://127.0.0.1:1").items():
         monkeypatch.setenv(name, value)
     shutil.copytree(cartpole_run, "there")
     save_identity(Identity("pole", "mine"), Path("there"))

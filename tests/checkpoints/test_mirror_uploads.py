@@ -1,4 +1,4 @@
-"""What a remote folder holds at every moment of an upload, and while it cannot be reached."""
+"""Content of a remote folder at each moment of an upload, and while it is unreachable."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ from ..runs.warm import LONG_ENOUGH_SECONDS
 
 @pytest.fixture
 def run(cartpole_run: Path, tmp_path: Path) -> Path:
-    """A run with checkpoints at 150 and 300, in a folder that may be changed."""
+    """Return a run with checkpoints at 150 and 300, in a folder that may be changed."""
     shutil.copytree(cartpole_run, tmp_path / "run")
     return tmp_path / "run"
 
@@ -50,19 +50,19 @@ def config_of(folder: Path) -> CheckpointConfig:
 
 
 def upload(run: Path, copy: Path, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Upload all checkpoints as a new process does."""
+    """Upload all checkpoints like a new process."""
     uploader = Uploader(run, identity_of(run), is_cancelled)
     uploader.upload(RemoteFolder(f"file://{copy}"), list_checkpoints(run)[-1], prune=True)
 
 
 def ends_before(file: int) -> Callable[[], bool]:
-    """An upload that ends before file number `file`."""
+    """Return a condition that ends an upload before file number `file`."""
     asked = iter(range(file))
     return lambda: next(asked, None) is None
 
 
 def rewritten(run: Path, other: Path) -> Path:
-    """A run with the same names and sizes of files, each with another content, and right checksums."""
+    """Return a run with the same file names and sizes, but other contents and valid checksums."""
     shutil.copytree(run, other)
     for checkpoint in list_checkpoints(other):
         manifest = json.loads((checkpoint.folder / "manifest.json").read_bytes())
@@ -103,7 +103,8 @@ def test_whenever_an_upload_ends_a_remote_checkpoint_with_a_manifest_is_whole(
             seen.append([checkpoint.step for checkpoint in found])
         else:
             break
-    assert [] in seen and [300] in seen  # the newest first
+    # The newest checkpoint comes first.
+    assert [] in seen and [300] in seen
     assert files_in(partial / "checkpoints") == files_in(wanted / "checkpoints")
 
 
@@ -130,7 +131,8 @@ def test_a_checkpoint_deleted_during_its_upload_leaves_the_older_copy_whole(
     assert older.step == 150
     older.verify()
     (tmp_path / "aside").rename(newest)
-    upload(run, copy)  # of the next one
+    # This is the next upload.
+    upload(run, copy)
     assert files_in(copy / "checkpoints") == files_in(run / "checkpoints")
 
 
@@ -173,7 +175,8 @@ def test_a_file_that_is_there_is_not_sent_again(run: Path, tmp_path: Path) -> No
     with Mirror(config_of(copy.parent), run) as mirror:
         mirror.upload(list_checkpoints(run)[-1])
     times = {name: (copy / name).stat().st_mtime_ns for name in files_in(copy) if name.startswith("check")}
-    with Mirror(config_of(copy.parent), run) as mirror:  # as another process would
+    # This simulates another process.
+    with Mirror(config_of(copy.parent), run) as mirror:
         mirror.upload(list_checkpoints(run)[-1], prune=False)
     assert times == {name: (copy / name).stat().st_mtime_ns for name in times}
     (copy / "checkpoints/step_000000300/model.safetensors").write_bytes(b"cut short")
@@ -207,7 +210,7 @@ def test_a_connection_that_is_lost_for_good_is_made_again(
     made: list[RemoteFolder] = []
 
     class Connection(RemoteFolder):
-        """One that fails if it is the first, as those of SFTP do once the server has closed them."""
+        """Fails if it is the first connection, like SFTP after the server has closed it."""
 
         def __init__(self, url: str, name: str = "") -> None:
             super().__init__(url, name)

@@ -1,4 +1,4 @@
-"""`pretrained:<name>`: networks that come with the package are played and begun with, and have a card."""
+"""`pretrained:<name>`: bundled networks can be played, initialize runs, and have a card."""
 
 import hashlib
 import runpy
@@ -107,7 +107,8 @@ def test_networks_of_the_package_are_made_by_one_script(
     folders = (tmp_path / "again", folder_of("catch"))
     made, given = ((folder / WEIGHTS_FILE).read_bytes() for folder in folders)
     assert made == given
-    made, given = (read_config(folder / CONFIG_FILE) for folder in folders)  # theirs lacks newer settings
+    # The bundled configuration lacks newer settings.
+    made, given = (read_config(folder / CONFIG_FILE) for folder in folders)
     assert made == given
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(MAKE), run_name="__main__")

@@ -1,4 +1,4 @@
-"""The folder of a run has a name of its own, and its configuration comes back as it went in."""
+"""Run folders have unique names, and a configuration is unchanged after saving and loading."""
 
 import logging
 import re
@@ -35,7 +35,8 @@ RUN = DreamerTrainConfig(name="try", device=Device.cpu, precision=Precision.floa
 
 
 def test_runs_of_one_name_in_one_second_get_folders_of_their_own() -> None:
-    folders = [create_run_folder(replace(RUN)) for _ in range(12)]  # 12 in a few ms: most share a second
+    # The 12 folders are created within a few ms, so most have the same second.
+    folders = [create_run_folder(replace(RUN)) for _ in range(12)]
     assert len(set(folders)) == 12
     pattern = r"experiments/try-\d{8}_\d{6}(-\d+)?"
     assert all(re.fullmatch(pattern, folder.as_posix()) for folder in folders)
@@ -152,7 +153,8 @@ def test_a_folder_of_checkpoints_that_is_not_there_is_no_empty_one(empty_folder:
 
 def test_only_runs_are_proposed_in_place_of_a_folder_that_is_not_there(empty_folder: Path) -> None:
     save_config(RUN, create_run_folder(replace(RUN, run_dir="runs/first")))
-    (empty_folder / "runs" / "frst").mkdir()  # nearer, but no run
+    # The name is closer, but the folder is not a run.
+    (empty_folder / "runs" / "frst").mkdir()
     for asked in ("runs/firs", "runs/first/config.yaml"):
         with pytest.raises(UserError, match=f"^run={asked} is not a folder. Did you mean `runs/first`\\?$"):
             load_run(asked)
@@ -185,13 +187,15 @@ def test_a_folder_serves_one_process_at_a_time(empty_folder: Path) -> None:
     script += "with filelock.FileLock('run/.lock'): print('got it', flush=True); sys.stdin.read()"
     (empty_folder / "run").mkdir()
     with locked(Path("run")), pytest.raises(filelock.Timeout):
-        filelock.FileLock("run/.lock", timeout=0).acquire()  # it is the one that is taken
+        # The lock is already taken.
+        filelock.FileLock("run/.lock", timeout=0).acquire()
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "got it\n"
         with pytest.raises(UserError, match=r"run_dir=run is in use by another process"), locked(Path("run")):
             pass
-        other.kill()  # however it ends
+        # The lock must be released however the process ends.
+        other.kill()
         other.wait()
         with locked(Path("run")):
             pass

@@ -1,4 +1,4 @@
-"""Run folders of a stranger: what is no regular file, leads out of the folder, or grows when it is read."""
+"""Untrusted run folders with special files, links out of the folder, or files that grow while read."""
 
 import json
 import os
@@ -221,7 +221,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_runs_are_compared_by_what_they_hold(
     good_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that stopped and went on has other files, and the same content."""
+    """A run that was stopped and continued has other files but the same content."""
     long, stopped = tmp_path / "long", tmp_path / "stopped"
     start(
         long,

@@ -1,4 +1,4 @@
-"""`reverie-train` without arguments shows what there is to train, and starts nothing."""
+"""`reverie-train` without arguments lists the experiments and starts none."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The certificate's command: what it refuses, what it writes, and how it ends."""
+"""The certificate command: rejected requests, written files, and exit codes."""
 
 import json
 import re
@@ -60,7 +60,8 @@ def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
     written = json.loads((tmp_path / "run" / "certificate.json").read_text())
     assert (written["outcome"], written["passed"]) == ("undecided", False)
     steps = written["steps_to_decide"]
-    assert steps >= int(found[2]) + 24 * 8 and f"certify.steps={steps}" in printed  # 8: its log_interval
+    # 8 is its log_interval.
+    assert steps >= int(found[2]) + 24 * 8 and f"certify.steps={steps}" in printed
     page = (tmp_path / "run" / "certificate.html").read_text()
     assert "<span>undecided</span>" in page and f"certify.steps={steps}" in page and "b3261e" not in page
 
@@ -100,8 +101,10 @@ def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
     ("samples", "judged_from", "expected"),
     [
         (3, 150, 150 + 25 * 50),
-        (3, 100, 150 + 25 * 50),  # the first checkpoint comes at 150, within the longer run
-        (24, 150, 1600 + 49 * 50),  # neither rest nor order: twice as many; the actor learns from 1,600 on
+        # The first checkpoint is at 150, within the longer run.
+        (3, 100, 150 + 25 * 50),
+        # Neither flat nor ordered, so twice as many steps are needed. The actor learns from 1,600 on.
+        (24, 150, 1600 + 49 * 50),
     ],
 )
 def test_the_length_that_decides_counts_from_the_last_first_time(
@@ -112,9 +115,8 @@ def test_the_length_that_decides_counts_from_the_last_first_time(
 
 
 def test_a_population_is_decided_by_generations() -> None:
-    found = to_decide(
-        PopulationTrainConfig(), np.array([100, 200, 300]), 100, 300
-    )  # the first generation is not judged
+    # The first generation is not judged.
+    found = to_decide(PopulationTrainConfig(), np.array([100, 200, 300]), 100, 300)
     assert (found.samples, found.steps) == (2, 2600)
     assert found.settings == "training.generations=26 certify.steps=null"
 
@@ -155,7 +157,8 @@ def test_a_fault_ends_with_exit_code_1_and_a_page_that_names_it(
     assert any("rssm._state" in finding for finding in written["findings"])
     page = (tmp_path / "out" / "certificate.html").read_text()
     assert "not flat" in page and "rssm._state" in page
-    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)  # opens offline
+    # The page must open offline.
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
 
 
 @pytest.mark.parametrize(("samples", "judged_from"), [(3, 100), (24, 2000), (24, 2900)])

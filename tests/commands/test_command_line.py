@@ -1,4 +1,4 @@
-"""Every kind of bad input gives one sentence and exit code 2 and leaves nothing behind; good input runs."""
+"""Invalid input gives one sentence, exit code 2 and no files. Valid input runs."""
 
 import importlib
 import subprocess
@@ -23,7 +23,7 @@ CPU = "device=cpu"
 
 
 def run(*arguments: str) -> list[tuple[TrainConfig, list[str]]]:
-    """Return what the task was called with."""
+    """Return the arguments with which the task was called."""
     calls: list[tuple[TrainConfig, list[str]]] = []
     run_from_command_line(lambda config, _, notices: calls.append((config, notices)), arguments)
     return calls
@@ -50,7 +50,7 @@ def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-# Each kind of mistake: what is typed, and every part that its message must have.
+# Each kind of mistake: the typed arguments, and all required parts of the message.
 MISTAKES = {
     "unknown key": (
         ["training.batchsize=3"],
@@ -411,7 +411,8 @@ def test_a_resumed_run_takes_of_the_group_of_its_replay_what_may_change(
     [(config, _)] = run("experiment=dreamer_catch", CPU, "run_dir=earlier", "buffer=compressed", *single)
     save_config(config, create_run_folder(config))
     [(resumed, notices)] = run("resume=earlier", "buffer.latent_every=4", "buffer=compressed")
-    assert (resumed.buffer.memory_budget_gib, resumed.buffer.latent_every) == (1.0, 4)  # as in a new run
+    # A new run has the same values.
+    assert (resumed.buffer.memory_budget_gib, resumed.buffer.latent_every) == (1.0, 4)
     assert resumed.buffer.capacity == 30000
     assert notices[1:] == ["buffer.memory_budget_gib 2.0 -> 1.0", "buffer.latent_every 1 -> 4"]
 

@@ -1,4 +1,4 @@
-"""A run that is to be compiled where nothing can be, and faults beside compiled code."""
+"""Runs that should compile without a working compiler, and faults during compilation."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_without_a_compiler_a_run_is_not_compiled_and_stays_so(tmp_path: Path) -
 
 
 def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> None:
-    """On a terminal it is for the compiler, too, which it ends."""
+    """On a terminal, Ctrl-C also reaches the compiler and ends it."""
     compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
     compiler.write_text("#!/bin/sh\n[ -e $0.ran ] || { touch $0.ran; kill -INT $PPID; }\nkill -INT $$\n")
     compiler.chmod(0o755)
@@ -48,7 +48,8 @@ def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> N
 
 def test_a_second_ctrl_c_while_compiling_exits_immediately_as_the_first_one_says(tmp_path: Path) -> None:
     compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
-    compiler.write_text("#!/bin/sh\ntouch $0.ran\nexec sleep 1000\n")  # it never ends by itself
+    # This compiler never finishes.
+    compiler.write_text("#!/bin/sh\ntouch $0.ran\nexec sleep 1000\n")
     compiler.chmod(0o755)
     command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
     slow = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
@@ -66,7 +67,8 @@ def test_a_second_ctrl_c_while_compiling_exits_immediately_as_the_first_one_says
             told = "SIGINT: finishing the step and writing a checkpoint. A second Ctrl-C exits immediately."
             wait_until(lambda: told in (run_dir / "train.log").read_text())
             run.send_signal(signal.SIGINT)
-            assert run.wait(timeout=900) == -signal.SIGINT  # long before the compiler would end
+            # This is long before the compiler would finish.
+            assert run.wait(timeout=900) == -signal.SIGINT
             left = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
             assert not any(str(compiler) in each for each in left)
         finally:

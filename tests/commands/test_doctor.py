@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong and says what to do; each judgement is tried on both sides of its limit."""
+"""The doctor finds problems and suggests fixes. Each check is tested on both sides of its limit."""
 
 import subprocess
 import sys
@@ -71,7 +71,7 @@ def test_help_is_shown_and_all_else_is_refused(capsys: pytest.CaptureFixture[str
 
 
 def test_the_script_says_how_to_install_when_nothing_is_installed() -> None:
-    # -I -S: neither site-packages nor the editable install are seen.
+    # With -I -S, neither site-packages nor the editable install is visible.
     done = subprocess.run([sys.executable, "-I", "-S", str(SCRIPT)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "No module named 'reverie'" in done.stderr

@@ -1,4 +1,4 @@
-"""`reverie-episodes`, as it is typed."""
+"""The command `reverie-episodes`."""
 
 from pathlib import Path
 

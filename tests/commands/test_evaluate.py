@@ -1,4 +1,4 @@
-"""Playing a checkpoint: the numbers, their reproducibility, the video, and what is refused."""
+"""Evaluation of a checkpoint: numbers, reproducibility, video, and rejected requests."""
 
 import itertools
 import json
@@ -41,7 +41,7 @@ Evaluate = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`reverie-evaluate` with arguments, in this process."""
+    """Return a function that calls `reverie-evaluate` with arguments in this process."""
 
     def call(*arguments: str) -> None:
         monkeypatch.setattr("sys.argv", ["reverie-evaluate", *arguments])
@@ -52,7 +52,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def result_of(command: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> Evaluate:
-    """What `reverie-evaluate` prints: one line of JSON and nothing else."""
+    """Return the output of `reverie-evaluate`, which must be one line of JSON."""
 
     def call(run: Path, *arguments: str) -> dict[str, Any]:
         command(f"run={run}", "device=cpu", *arguments)
@@ -78,7 +78,8 @@ def test_one_line_of_json_tells_every_return(cartpole_run: Path, result_of: Eval
     told = [result[key] for key in ("run", "step", "environment", "policy", "seed")]
     assert told == [str(cartpole_run), 300, "CartPole-v1", "sample", 3]
     assert len(result["returns"]) == 5
-    assert result["returns"] == result["lengths"]  # CartPole pays 1 for each step
+    # CartPole gives a reward of 1 per step.
+    assert result["returns"] == result["lengths"]
     assert all(8 <= length <= 500 for length in result["lengths"])
     assert result["mean"] == pytest.approx(sum(result["returns"]) / 5)
     variance = sum((r - result["mean"]) ** 2 for r in result["returns"]) / 4
@@ -114,7 +115,8 @@ def test_the_default_seed_plays_no_episode_of_training(
     cartpole_run: Path, result_of: Evaluate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = load_run(str(cartpole_run))
-    assert run.seed == 0  # the default of a run, too
+    # A run has the same default.
+    assert run.seed == 0
     with closing(make_environment(run.env, run.seed)) as training:
         trained_on = training.reset().observation["vector"]
     seen: list[np.ndarray] = []
@@ -152,7 +154,7 @@ def test_every_environment_plays_its_share_and_no_more(cartpole_run: Path) -> No
 def first_episodes(
     workflow: DreamerWorkflow, config: EnvConfig, share: list[int], seed: int
 ) -> list[Episode]:
-    """The slow reference: play far too long, then take the first episodes of each environment."""
+    """Slow reference: play far too long, then take the first episodes of each environment."""
     policy, tracker = workflow.eval_policy(4, seed, True), EpisodeTracker(4)
     episodes: list[Episode] = []
     with closing(make_environment(config, seed)) as environment:
@@ -276,8 +278,10 @@ def test_ctrl_c_answers_with_what_was_played(
         command(f"run={catch_run}", "device=cpu", "episodes=99999999999", f"video={tmp_path / 'out.gif'}")
     assert (ended.value.code, signal.getsignal(signal.SIGINT)) == (130, before)
     result = json.loads(capsys.readouterr().out)
-    assert result["lengths"] == [CATCH_STEPS] * 4  # of four environments
-    assert result["open_lengths"] == [3] * 4  # one action starts an episode, three were taken
+    # These are four environments.
+    assert result["lengths"] == [CATCH_STEPS] * 4
+    # One action starts an episode, and three were executed.
+    assert result["open_lengths"] == [3] * 4
     assert result["open_returns"] == [0.0] * 4
     with Image.open(tmp_path / "out.gif") as video:
         assert len(list(ImageSequence.Iterator(video))) == CATCH_STEPS + 1
@@ -314,11 +318,12 @@ def test_mean_and_standard_error_to_the_number() -> None:
     episodes = [Episode(env=0, episode_return=value, length=1) for value in (1.0, 2.0, 3.0, 4.0)]
     result = Evaluation(episodes, [], None)
     assert result.mean == 2.5
-    assert result.standard_error == pytest.approx(0.6454972243679028)  # sqrt(5 / 3) / sqrt(4)
+    # The value is sqrt(5 / 3) / sqrt(4).
+    assert result.standard_error == pytest.approx(0.6454972243679028)
     assert Evaluation(episodes[:1], [], None).standard_error is None
 
 
-# Each kind of mistake: what is typed behind run=<a real run>, and every part that its message must have.
+# Each kind of mistake: the arguments after run=<a real run>, and all required parts of the message.
 MISTAKES = {
     "unknown key": (["episode=3"], ["episode=3 is not a setting", "episodes=", "Did you mean `episodes`?"]),
     "no value": (["video"], ["video is not a setting", "video="]),

@@ -1,4 +1,4 @@
-"""`reverie-export` writes what `reverie.load` plays and the hub shows, or nothing."""
+"""`reverie-export` writes a folder that `reverie.load` plays and the hub displays, or no files."""
 
 import json
 import shutil
@@ -110,7 +110,7 @@ def test_what_is_exported_names_no_address_of_its_user(
         (["run=pretrained:catch", "out=."], "out=. exists already. Name a new folder."),
         (["out=new"], "run is missing: name the folder of a run"),
         (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
-        # What cannot be written is known before the run is played.
+        # An unwritable target is rejected before the run is played.
         (["run=nowhere", f"out={'o' * 300}"], "cannot be written: File name too long."),
         (["run=nowhere", f"out={__file__}/new"], "cannot be written: Not a directory."),
     ],

@@ -1,4 +1,4 @@
-"""The flags, completions, launchers and sweepers of Hydra work as in any program of Hydra."""
+"""Hydra's flags, completion, launchers and sweepers work like in any Hydra program."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 BIN = Path(sys.executable).parent
 CATCH = ("experiment=dreamer_catch", "model=debug", "device=cpu")
 
-# A job that writes its configuration and a score, which is its seed.
+# A job that writes its configuration, and its seed as the score.
 JOBS = """
 from reverie.checkpoints.run_folder import create_run_folder, save_config
 from reverie.commands.command_line import run_from_command_line
@@ -30,7 +30,7 @@ run_from_command_line(task)
 
 
 def of_hydra(*arguments: str) -> str:
-    """What the command prints."""
+    """Return the output of the command."""
     done = subprocess.run([BIN / "reverie-train", *arguments], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -43,7 +43,7 @@ def multirun(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def seeds() -> dict[str, int]:
-    """The seed in the folder of each job."""
+    """Return the seed in each job folder."""
     return {
         file.parent.name: OmegaConf.load(file).seed for file in sorted(Path("sweep").glob("*/config.yaml"))
     }

@@ -1,4 +1,4 @@
-"""`make train` and Ctrl-C: an end with a checkpoint is calm, a failure is shown as one."""
+"""`make train` and Ctrl-C: an exit with a checkpoint is not an error, but a failure is."""
 
 import os
 import re
@@ -19,18 +19,20 @@ from ..runs.helpers import CARTPOLE, CATCH, saved_steps
 from ..runs.warm import LONG_ENOUGH_SECONDS
 
 ROOT = Path(__file__).parents[2]
-OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # which runs the tests
+# A make that runs the tests sets these variables.
+OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
 def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
-    """Start `make train` as `make` does."""
+    """Run the recipe of `make train`."""
     return make(folder, "train", "EXPERIMENT=dreamer_cartpole", f"ARGS={' '.join(overrides)}")
 
 
 def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
-    """Start make with this Python, in a group of its own, as a terminal does."""
+    """Start make with this Python in its own process group, like a terminal."""
     ready = folder / "ready"
-    ready.touch()  # newer than pyproject.toml: nothing is installed
+    # It is newer than pyproject.toml, so nothing is installed.
+    ready.touch()
     settings = [f"CORE={ready}", f"BIN={Path(sys.executable).parent}"]
     return subprocess.Popen(
         ["make", target, *settings, *variables],
@@ -45,7 +47,7 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
 
 
 def heed_ctrl_c() -> None:
-    """Undo what a shell does to jobs in its background."""
+    """Restore the handling of Ctrl-C, which a shell disables for background jobs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -62,7 +64,8 @@ def test_ctrl_c_ends_with_the_command_that_resumes_as_the_last_line(tmp_path: Pa
     wait_for_a_step(run_dir)
     os.killpg(process.pid, signal.SIGINT)
     shown = process.communicate()[0]
-    assert process.returncode == -signal.SIGINT  # as a shell expects it of make
+    # A shell expects this from make.
+    assert process.returncode == -signal.SIGINT
     found = re.search(r"interrupted; continue with: (.+)$", shown.splitlines()[-1])
     assert found and saved_steps(run_dir)[-1] > 0
     last = saved_steps(run_dir)[-1] + 40
@@ -96,7 +99,8 @@ def test_the_same_make_train_again_resumes_a_finished_run_and_one_without_a_chec
         assert notice in shown and (f"continuing {run_dir}." in shown) is bool(notice)
         assert "finished" in shown and saved_steps(run_dir) == [60]
         if notice:
-            shutil.rmtree(run_dir / "checkpoints")  # as after a kill before the first one
+            # This is the state after a kill before the first checkpoint.
+            shutil.rmtree(run_dir / "checkpoints")
 
 
 def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
@@ -109,7 +113,8 @@ def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
     for words, folder in zip(begun, folders, strict=True):
         assert continued(words) == [*words, f"run_dir={folder}"]
         Path(folder).mkdir(parents=True)
-        assert continued(words) == [*words, f"run_dir={folder}"]  # nothing of a run is in it
+        # The folder contains no run.
+        assert continued(words) == [*words, f"run_dir={folder}"]
         Path(folder, "config.yaml").write_text("\n".join(["name: catch", *words[1:]]).replace("=", ": "))
         assert continued(words) == [f"resume={folder}"]
         assert f"continuing {folder}." in capsys.readouterr().out
@@ -117,7 +122,8 @@ def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
     Path("run").mkdir()
     Path("run", "config.yaml").write_text("name: catch\nseed: 1\noptimizer:\n  learning_rate: 0.00004\n")
     assert continued(own) == ["resume=run"]
-    changed = ["training.total_timesteps=7", "seed=2"]  # the run refuses what cannot change
+    # The run itself rejects settings that cannot change.
+    changed = ["training.total_timesteps=7", "seed=2"]
     assert sorted(continued([*own, *changed])) == sorted(["resume=run", *changed])
     for words in (["experiment=a", "--help"], ["experiment=a", "resume=run"], ["-m", "seed=1,2"]):
         assert continued(words) == words

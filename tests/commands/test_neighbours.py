@@ -1,4 +1,4 @@
-"""A command writes what it is asked for, and leaves every other file and folder as it was."""
+"""A command writes only the requested files, and leaves all other files and folders unchanged."""
 
 import shutil
 import sys
@@ -71,7 +71,8 @@ def test_a_checkpoint_deletes_nothing_but_what_runs_write(catch_run: Path, tmp_p
         (run_dir / "checkpoints" / name).parent.mkdir(exist_ok=True)
         (run_dir / "checkpoints" / name).write_text("mine")
     half = run_dir / "checkpoints" / "step_000000310.unfinished"
-    half.mkdir()  # of a process that was killed
+    # This folder is from a killed process.
+    half.mkdir()
     resume(run_dir, "training.total_timesteps=340", "training.keep_checkpoints=1")
     assert [each.step for each in list_checkpoints(run_dir)] == [340] and not half.exists()
     assert all(files_in(run_dir / "checkpoints")[name] == b"mine" for name in mine)

@@ -1,4 +1,4 @@
-"""`reverie-plan` answers without creating anything, and a run that cannot fit is refused with what would."""
+"""`reverie-plan` creates no files, and a run that cannot fit is refused with alternatives that fit."""
 
 import json
 import re
@@ -19,12 +19,13 @@ from ..runs.warm import Server
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 GIB = 2**30
-TOO_LARGE = ("buffer.capacity=1000000000", "buffer.memory_budget_gib=1000000")  # 12 TB
+# This is 12 TB.
+TOO_LARGE = ("buffer.capacity=1000000000", "buffer.memory_budget_gib=1000000")
 CPU = "device=cpu"
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, spare_gib: float, ranks: int = 1) -> None:
-    """Let a run take so much more than its processes: the tests before decide how large this one is."""
+    """Limit the memory to `spare_gib` above this process's usage, which depends on earlier tests."""
 
     def limit() -> int:
         planned_bytes = ranks * psutil.Process().memory_info().rss + spare_gib * GIB
@@ -64,7 +65,8 @@ def test_json_is_one_flat_object_whose_rows_add_up(capsys: pytest.CaptureFixture
     for resource in ("host_ram", "gpu_memory", "disk"):
         sizes = {key: value for key, value in found.items() if key.startswith(f"{resource}.")}
         total, limit = sizes.pop(f"{resource}.total_bytes"), sizes.pop(f"{resource}.limit_bytes")
-        assert sizes.pop(f"{resource}.shared_bytes") == total  # one rank
+        # There is one rank.
+        assert sizes.pop(f"{resource}.shared_bytes") == total
         assert total == sum(int(str(size)) for size in sizes.values()) and len(sizes) > 2
         assert limit is None or isinstance(limit, int)
 
@@ -139,7 +141,8 @@ def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Pat
     assert "80% of the" in refused.error and "memory.plan=warn starts it regardless." in refused.error
     proposed = re.findall(r"[\w.]+=\w+", refused.error.partition("Set ")[2])
     assert proposed[0].startswith("buffer.capacity=") and proposed.pop() == "memory.plan=warn"
-    for change in proposed:  # in processes as small as the one that proposed them: that, too, is in the plan
+    # The tests use processes as small as the one that proposed them, because process size is in the plan.
+    for change in proposed:
         planned_anew = server.run("plan", CPU, "experiment=dreamer_catch", *TOO_LARGE, change)
         assert (planned_anew.code, planned_anew.error) == (0, ""), change
 
@@ -161,7 +164,8 @@ def test_too_large_a_model_is_refused_with_smaller_batches_and_models(
     limit_memory(monkeypatch, 1.2)
     large = (CPU, "compile=none", "model=size12m", "training.batch_size=32", "buffer.capacity=5000")
     error = error_of(capsys, lambda: main(large), has_output=True)
-    assert "activations of the world model" in error  # next to this process, if that is larger
+    # The message depends on the size of this process.
+    assert "activations of the world model" in error
     assert "Set training.batch_size=" in error
     for change in re.findall(r"[\w.]+=\w+", error.partition("Set ")[2])[:-1]:
         assert planned(capsys, *large, change)["fits"]
@@ -217,7 +221,8 @@ def test_ranks_that_are_not_started_are_planned_as_those_of_torchrun_are(
     assert found["host_ram.shared_bytes"] == 2 * int(str(found["host_ram.total_bytes"]))
     others = int(str(found["disk.shared_bytes"])) - int(str(found["disk.total_bytes"]))
     networks = int(str(found["disk.networks_in_checkpoints_bytes"]))
-    assert 0 < others < int(str(found["disk.total_bytes"])) - networks  # which the first rank alone writes
+    # Only rank 0 writes the networks.
+    assert 0 < others < int(str(found["disk.total_bytes"])) - networks
     apart = planned(capsys, *SHARED, "plan.ranks=2", "plan.machines=2")
     assert apart["host_ram.shared_bytes"] == apart["host_ram.total_bytes"]
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -251,7 +256,8 @@ def test_the_largest_replay_of_ranks_is_that_of_the_whole_run(
 ) -> None:
     whole = ("env.num_envs=8", "buffer=ram", "buffer.memory_budget_gib=1")
     found = planned(capsys, "plan.fit_gib=3", "plan.ranks=4", *whole)
-    assert found["gpu_memory.shared_bytes"] == found["gpu_memory.total_bytes"]  # each has a card
+    # Each rank has its own card.
+    assert found["gpu_memory.shared_bytes"] == found["gpu_memory.total_bytes"]
     assert int(str(found["gpu_memory.total_bytes"])) <= 3 * GIB
     monkeypatch.setenv("WORLD_SIZE", "4")
     larger = f"buffer.capacity={int(str(found['fit.capacity'])) + 1000}"

@@ -1,4 +1,4 @@
-"""`reverie-play`, as it is typed: what it says, what it refuses, how it ends."""
+"""The command `reverie-play`: messages, rejected requests, and exit."""
 
 import os
 import re
@@ -46,7 +46,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Play:
 def test_what_is_refused_is_one_sentence(
     typed: tuple[str, ...], message: str, command: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    is_loaded = "cartpole" in message  # what that takes is announced
+    # Loading prints its memory.
+    is_loaded = "cartpole" in message
     assert error_of(capsys, lambda: command(*typed), has_output=is_loaded).strip() == message
 
 
@@ -71,7 +72,8 @@ def test_a_user_without_a_name_is_told_how_to_reach_the_page(
 ) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)  # as in a container that was started with --user
+    # This simulates a container that was started with --user.
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
     play._announce(play.PlayConfig(run="r", open=False), 8123)
     assert "ssh -L 8123:127.0.0.1:8123 you@" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""`reverie-plot`, as it is typed; what it wrote is read back."""
+"""The command `reverie-plot`, with its output read back."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,12 @@ from reverie.utils.logging.json_lines import JsonLines, read_lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-EPISODES = 20  # episodes of a run
+# Number of episodes per run.
+EPISODES = 20
 
 
 def write_run(folder: str, lines: Sequence[Mapping[str, float]], settings: str = "seed: 1") -> Path:
-    """Write a run's folder with its own writer of metrics."""
+    """Write a run folder with its metrics writer."""
     path = Path(folder)
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(f"name: catch\n{settings}\n")
@@ -41,7 +42,7 @@ def write_run(folder: str, lines: Sequence[Mapping[str, float]], settings: str =
 
 
 def episodes(last: float, count: int = EPISODES) -> list[dict[str, float]]:
-    """Return lines of returns 0, the last tenth of which are `last`."""
+    """Return log lines with returns of 0, except for the last tenth with `last`."""
     first_last = count - count // 10
     return [
         {"step": 100 * (at + 1), "episode/return": last if at >= first_last else 0.0} for at in range(count)
@@ -77,7 +78,7 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def drawing(self) -> ElementTree.Element:
-        """Return the picture."""
+        """Return the drawing."""
         return ElementTree.fromstring(self.text[self.text.index("<svg") : self.text.index("</svg>") + 6])
 
 
@@ -90,9 +91,10 @@ def lines_of(drawing: ElementTree.Element, name: str) -> list[np.ndarray]:
 
 @pytest.fixture
 def two_groups(empty_folder: Path) -> Path:
-    """Return a folder of four seeds that score 1, 2, 3, 10, and of two with another rate that score 0, 1."""
+    """Return a folder with four seeds that score 1, 2, 3, 10, and two of another rate that score 0, 1."""
     for seed, score in enumerate((1, 2, 3, 10)):
-        steps = 1000 + seed  # how long a run is does not part it from others
+        # The length of a run does not affect its group.
+        steps = 1000 + seed
         write_run(f"runs/a_{seed}", episodes(score), f"seed: {seed}\ntraining: {{total_timesteps: {steps}}}")
     for seed, score in enumerate((0, 1)):
         settings = f"seed: {seed}\ndevice: cpu\noptimizer: {{learning_rate: 0.5}}"
@@ -123,7 +125,8 @@ def test_curves_lie_in_the_picture_where_the_numbers_say(two_groups: Path) -> No
     assert (len(seeds), len(groups), len(bands)) == (6, 2, 2)
     for points in (*seeds, *groups, *bands):
         assert ((points > 0) & (points < (width, height))).all()
-    bottom, top = seeds[0][0, 1], seeds[3][-1, 1]  # 0, and the last return of the best seed
+    # These are 0 and the last return of the best seed.
+    bottom, top = seeds[0][0, 1], seeds[3][-1, 1]
     ends = [(bottom - line[-1, 1]) / (bottom - top) * 10 for line in (*seeds[:4], *groups)]
     assert np.allclose(ends, [1, 2, 3, 10, 2.5, 0.5], atol=1e-3)
     ends = [(bottom - band[:, 1]) / (bottom - top) * 10 for band in bands]
@@ -188,17 +191,20 @@ def test_every_run_among_the_raw_data_can_be_drawn_without_a_warning(
     for path in paths:
         tags = {tag for line in read_lines(path / "metrics.jsonl") for tag in line}
         assert (path / "config.yaml").exists() and not tags.isdisjoint(RETURN_TAGS), path
-    for path in {path.parent: path for path in paths}.values():  # one run of each kind
+    # One run of each kind.
+    for path in {path.parent: path for path in paths}.values():
         [run] = with_returns([read_run(path)])
         group_runs([run], find_tag(RETURN, [run]), Axis.steps)
     assert capsys.readouterr().err == "" and not caplog.records
 
 
 def test_one_point_alone_is_drawn(empty_folder: Path) -> None:
-    write_run("run", [{"step": 800, "episode/return": float(at)} for at in range(8)])  # of 8 environments
+    # The run has 8 environments.
+    write_run("run", [{"step": 800, "episode/return": float(at)} for at in range(8)])
     main(["run"])
     drawn = [each for each in Page(Path("report.html")).drawing().iter() if each.get("id") == "group"]
-    assert list(drawn[0].iter(f"{SVG}use"))  # a marker: its line has no length
+    # This is a marker, because the line has no length.
+    assert list(drawn[0].iter(f"{SVG}use"))
 
 
 def test_populations_of_other_lengths_are_one_group(empty_folder: Path) -> None:
@@ -210,14 +216,16 @@ def test_populations_of_other_lengths_are_one_group(empty_folder: Path) -> None:
 
 
 def test_processes_of_one_run_are_no_seeds(empty_folder: Path) -> None:
-    for name in ("runs/ranks", "runs/ranks/ranks/001"):  # a run of two processes that is called ranks
+    # A run of two processes may be named ranks.
+    for name in ("runs/ranks", "runs/ranks/ranks/001"):
         write_run(name, episodes(1.0))
     assert find_runs(["runs"]) == [Path("runs/ranks")]
     assert find_runs(["runs/ranks/ranks/001"]) == [Path("runs/ranks/ranks/001")]
 
 
 def test_every_axis_is_in_its_unit(empty_folder: Path) -> None:
-    paces = [(100, 10.0, 0), (200, 0.0, 40), (300, 20.0, 80)]  # 10 s, unknown, 5 s
+    # Durations are 10 s, unknown, and 5 s.
+    paces = [(100, 10.0, 0), (200, 0.0, 40), (300, 20.0, 80)]
     lines = [{"step": s, "speed/steps_per_second": v, "train/updates": u, "a": s} for s, v, u in paces]
     write_run("run", [*lines[:1], {"step": 150, "a": 1}, *lines[1:]], "seed: 1\nenv: {action_repeat: 4}")
     run = read_run(Path("run"))
@@ -236,9 +244,11 @@ def test_hours_are_those_that_are_logged(empty_folder: Path) -> None:
 def test_a_grid_has_the_mean_of_each_part() -> None:
     long = np.array([np.arange(8.0), 2 * np.arange(8.0)])
     short = np.array([[0.0, 1.0, 4.9, 5.0], [1.0, 3.0, 8.0, 8.0]])
-    grid, rows = on_grid([long, short])  # 12 values of 2 seeds: 3 parts of 7 / 3
+    # 12 values of 2 seeds: 3 parts of 7 / 3.
+    grid, rows = on_grid([long, short])
     assert np.allclose(grid, [7 / 6, 21 / 6, 35 / 6])
-    assert np.allclose(rows, [[2, 7, 12], [2, 5, 8]])  # 5 is interpolated
+    # 5 is interpolated.
+    assert np.allclose(rows, [[2, 7, 12], [2, 5, 8]])
 
 
 def test_a_seed_ends_where_its_values_do() -> None:
@@ -255,7 +265,8 @@ def test_runs_are_found_by_folder_pattern_and_once(empty_folder: Path) -> None:
         "runs/x=2,y=2",
         "runs/x=1,y=2",
     ]
-    main(["runs/x=1,y=2", "runs/x=[2]*"])  # names with a = are no settings
+    # Names with = are not settings.
+    main(["runs/x=1,y=2", "runs/x=[2]*"])
     assert len(Page(Path("report.html")).tables[1]) == 3
 
 
@@ -269,7 +280,8 @@ def test_names_are_text_and_nothing_else(empty_folder: Path) -> None:
 
 def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run("runs/more", [{"step": 1, "train/loss/decoder/image": 2.0}])
-    Path("report.html").write_text("of others")  # nothing is written
+    # This existing file must not be overwritten.
+    Path("report.html").write_text("of others")
     main(["runs", "metric=list"])
     assert capsys.readouterr().out == "episode/return\ntrain/loss/decoder/image\n"
     main(["runs/more", "metric=loss/image", "out=r.html"])

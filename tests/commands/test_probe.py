@@ -1,4 +1,4 @@
-"""`reverie-probe` with networks that won, and what it refuses."""
+"""`reverie-probe` with networks that win, and rejected requests."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,8 @@ def test_a_decoder_that_has_learned_nothing_draws_no_ball() -> None:
     with closing(make_environment(env, 0)) as environment:
         workflow = tiny_workflow(environment.spec.observation)
     found = pong_probe.probe_episodes(workflow, pong_probe.play(workflow, env, 2, 0), 0, 0)
-    assert found["drawn"] < 0.05  # noise, where a decoder that has learned draws nine of ten
+    # The input is noise. A trained decoder draws nine of ten.
+    assert found["drawn"] < 0.05
 
 
 def test_what_cannot_be_probed_is_refused(

@@ -1,4 +1,4 @@
-"""Tiny real runs, from the command line to what they leave on disk."""
+"""Tiny real runs, from the command line to their files."""
 
 import itertools
 import re
@@ -32,7 +32,8 @@ from ..runs.helpers import (
     update_counts,
 )
 
-INCIDENT_TAGS = {  # names that the incident reports use and users look for
+# Names that the incident reports use and users search for.
+INCIDENT_TAGS = {
     "train/memory/gpu_allocated_gb",
     "train/memory/gpu_reserved_gb",
     "debug/gpu/alloc_mb",
@@ -71,7 +72,8 @@ def test_a_run_of_pong_leaves_its_whole_folder(pong_run: Path) -> None:
         2,
         3.0,
     )
-    assert saved_steps(pong_run) == [40, 60]  # of 20, 40 and 60 the newest two
+    # These are the newest two of 20, 40 and 60.
+    assert saved_steps(pong_run) == [40, 60]
     assert saved_records(pong_run, 60, "observation.image").shape == (61, 64, 64, 3)
 
 
@@ -110,18 +112,21 @@ def test_metrics_jsonl_and_tensorboard_hold_the_same_values(run: str, request: p
 
 def test_an_open_loop_prediction_is_shown_and_kept_as_a_video(pong_run: Path) -> None:
     shown = [event.step for event in events_of(pong_run).Tensors("video/open_loop/image")]
-    assert shown == [30, 60]  # by its interval; the end of every run is shown too, once
+    # Reports follow the interval. The end of each run is also reported, once.
+    assert shown == [30, 60]
     names = [path.name for path in sorted((pong_run / "videos").iterdir())]
     assert names == ["open_loop_image_step_000000030.mp4", "open_loop_image_step_000000060.mp4"]
     with av.open(str(pong_run / "videos" / names[1])) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
     assert len(frames) == 6
-    assert frames[0].shape == (192, 128, 3)  # truth, prediction, error below each other; two windows abreast
+    # Truth, prediction and error are stacked, with two windows side by side.
+    assert frames[0].shape == (192, 128, 3)
 
 
 def test_an_episode_of_catch_is_kept_as_a_video_from_its_first_frame_to_its_last(catch_run: Path) -> None:
     path = min((catch_run / "videos").glob("episode_*"))
-    assert path.name == f"episode_step_{4 * CATCH_STEPS:09d}.mp4"  # the first of 4 environments
+    # This is the first of 4 environments.
+    assert path.name == f"episode_step_{4 * CATCH_STEPS:09d}.mp4"
     with av.open(str(path)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
     assert [frame.shape for frame in frames] == [(256, 256, 3)] * (CATCH_STEPS + 1)
@@ -131,7 +136,7 @@ def test_every_finished_episode_is_reported_with_its_return_and_length(
     catch_run: Path, cartpole_run: Path
 ) -> None:
     episodes = [line for line in metrics_of(catch_run) if "episode/return" in line]
-    # All four end together: after 28 steps, 56, ... of the 300.
+    # All four episodes end together, after 28 steps, 56 steps, and so on.
     ends = range(4 * CATCH_STEPS, 301, 4 * CATCH_STEPS)
     assert [line["step"] for line in episodes] == [end for end in ends for _ in range(4)]
     assert {line["episode/length"] for line in episodes} == {CATCH_STEPS}
@@ -141,7 +146,8 @@ def test_every_finished_episode_is_reported_with_its_return_and_length(
     ends = [0, *(line["step"] for line in episodes)]
     lengths = [after - before for before, after in itertools.pairwise(ends)]
     assert [line["episode/length"] for line in episodes] == lengths
-    assert [line["episode/return"] for line in episodes] == lengths  # it pays 1 for each step
+    # CartPole gives a reward of 1 per step.
+    assert [line["episode/return"] for line in episodes] == lengths
 
 
 def test_steps_count_actions_and_not_records(catch_run: Path) -> None:
@@ -160,9 +166,10 @@ def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -
         assert differing(new["controller"], saved[step]["controller"]) == set()
         for learner in ("actor", "critic"):
             assert differing(new["optimizers"][learner], saved[step]["optimizers"][learner]) == set()
-    assert differing(new["world_model"], saved[80]["world_model"])  # not yet by 40: the first rate is 0
+    # There is no change by step 40, because the first learning rate is 0.
+    assert differing(new["world_model"], saved[80]["world_model"])
     assert any("actor" in name for name in differing(new["controller"], saved[120]["controller"]))
-    # Updates are owed at 40, 44, ...: fifteen before step 100, eleven from there on.
+    # Updates are due at 40, 44, ...: fifteen before step 100, and eleven after it.
     assert update_counts(run_dir, 80) == {"world_model": 11, "actor": 0, "critic": 0}
     assert update_counts(run_dir, 140) == {"world_model": 26, "actor": 11, "critic": 11}
     intervals = [line for line in metrics_of(run_dir) if "train/updates" in line]
@@ -174,7 +181,8 @@ def test_evaluation_during_training_leaves_training_as_it_was(tmp_path: Path, ca
     lines = metrics_of(start(tmp_path / "run", *CARTPOLE, *settings))
     evaluations = [line for line in lines if "evaluation/return_mean" in line]
     assert [line["step"] for line in evaluations] == [100, 200, 300]
-    for line in evaluations:  # CartPole pays 1 for each step
+    # CartPole gives a reward of 1 per step.
+    for line in evaluations:
         assert line["evaluation/return_mean"] == line["evaluation/length_mean"] >= 8
     others = [line for line in lines if "evaluation/return_mean" not in line]
     assert reproducible(others) == reproducible(metrics_of(cartpole_run))
@@ -195,4 +203,5 @@ def test_the_log_has_a_line_of_memory_where_nothing_is_wrong(tmp_path: Path) -> 
     assert "memory/replay/size_mb" in (run_dir / "metrics.jsonl").read_text()
     for step in (50, 100, 120):
         [line] = [line for line in log.splitlines() if f"step {step}: memory " in line]
-        assert re.search(r"memory [\d.,]+ MB in \d+ parts$", line)  # too short to judge
+        # The run is too short for a verdict.
+        assert re.search(r"memory [\d.,]+ MB in \d+ parts$", line)

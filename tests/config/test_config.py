@@ -1,4 +1,4 @@
-"""A configuration is decided before the run starts, and impossible combinations are refused."""
+"""The configuration is resolved before a run starts, and impossible combinations are refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +155,8 @@ def test_the_smallest_replay_that_holds_a_window_is_allowed() -> None:
         ((), Compile.inductor),
         (("training.total_timesteps=10000",), Compile.none),
         (("training.total_timesteps=10000", "compile=inductor"), Compile.inductor),
-        (("training.train_ratio=0.001", "env.num_envs=1"), Compile.inductor),  # for acting alone
+        # Compiles only acting.
+        (("training.train_ratio=0.001", "env.num_envs=1"), Compile.inductor),
         (("training.train_ratio=0.001", "env.num_envs=8"), Compile.none),
         (("compile=none",), Compile.none),
     ],

@@ -1,4 +1,4 @@
-"""Settings of a command itself come in as they are typed, and its help tells them out of their docstrings."""
+"""A command's own settings are parsed from the arguments, and its help is made from their docstrings."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Every experiment composes to the numbers it promises, and a choice takes the place of what it says."""
+"""Each experiment composes to its documented numbers, and choices override its values."""
 
 import functools
 from enum import Enum
@@ -138,7 +138,8 @@ def test_every_file_of_a_group_composes() -> None:
         for file in group.iterdir() if group.is_dir() and "__" not in group.name else []:
             choice = f"{group.name}={file.name.removesuffix('.yaml')}"
             tested_above = group.name == "experiment" or "size" in file.name
-            if not tested_above and choice != "buffer=cuda":  # which needs a GPU
+            # This choice needs a GPU.
+            if not tested_above and choice != "buffer=cuda":
                 job = composed(choice, "device=cpu", "training.learning_starts=2000")
                 assert typed(job).device is Device.cpu, choice
 
@@ -152,7 +153,7 @@ EXPERIMENTS = FILES.pop("experiment")
 
 
 def stated(group: str, choice: str) -> DictConfig:
-    """All that a file of a group sets, read without Hydra: its own values over those it begins with."""
+    """Return all values that a file of a group sets, including its defaults, read without Hydra."""
     own = yaml.safe_load(resources.files("reverie.configs").joinpath(group, f"{choice}.yaml").read_text())
     result = OmegaConf.structured(AnyTrainConfig)
     for name in own.pop("defaults"):
@@ -165,7 +166,7 @@ def stated(group: str, choice: str) -> DictConfig:
 
 @functools.cache
 def stated_in(workflow: WorkflowName, group: str, choice: str) -> DictConfig:
-    """Of each section that a file states, what a run of the workflow reads; no test may change it."""
+    """Return the values of a file in sections that the workflow reads. Tests must not change it."""
     expected = stated(group, choice)
     expected.workflow = workflow
     return in_own_schema(expected)
@@ -180,7 +181,7 @@ def assert_whole(job: DictConfig, choices: dict[str, str]) -> None:
 
 
 def of_one_workflow(choices: dict[str, str]) -> dict[str, str]:
-    """Those choices that a run can be asked for."""
+    """Return those choices that a run can request."""
     return {
         name: each for name, each in choices.items() if (name, choices["workflow"]) != ("model", "population")
     }
@@ -214,7 +215,7 @@ def test_no_choice_leaves_a_value_of_an_experiment_that_sets_them_all(tmp_path: 
 
 
 def another(value: Any) -> Any:
-    """Another value of the same kind."""
+    """Return another value of the same kind."""
     if isinstance(value, Enum):
         return next(member for member in type(value) if member is not value)
     if isinstance(value, bool):
@@ -250,7 +251,7 @@ def test_an_experiment_that_chooses_for_the_command_line_is_refused_with_the_rig
 
 
 def own_and_before(group: str, choice: str) -> tuple[dict[str, Any], DictConfig]:
-    """What a file sets, and what holds without that, read without Hydra."""
+    """Return the values that a file sets, and the values without it, read without Hydra."""
     own = yaml.safe_load(resources.files("reverie.configs").joinpath(group, f"{choice}.yaml").read_text())
     before = OmegaConf.structured(AnyTrainConfig)
     for name in own.pop("defaults"):
@@ -273,7 +274,7 @@ def test_a_file_says_only_what_it_changes() -> None:
 
 
 def plain(config: DictConfig, key: str) -> Any:
-    """A value as YAML has it, not resolved."""
+    """Return a value as in the YAML file, without interpolation."""
     value: Any = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
     for name in key.split("."):
         value = value[name]

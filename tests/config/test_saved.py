@@ -1,4 +1,4 @@
-"""A saved configuration comes back with the values that were written, or is refused."""
+"""A saved configuration is loaded with the same values, or refused."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ CONFIG = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(COMPOSED, reso
 
 
 def damaged_copies(data: bytes) -> dict[str, bytes]:
-    """Return what disks, copies and editors do to a file, at many places."""
+    """Return copies of a file with typical damage by disks, copies and editors, at many positions."""
     places = random.Random(0).sample(range(len(data)), 60)
     copies = {f"cut at {at}": data[:at] for at in places}
     copies |= {f"without the first {at}": data[at:] for at in places if at}

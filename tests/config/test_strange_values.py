@@ -1,4 +1,4 @@
-"""Values that OmegaConf would replace or convert silently are refused, wherever they are typed."""
+"""Values that OmegaConf would silently replace or convert are refused in all arguments."""
 
 from pathlib import Path
 
@@ -70,4 +70,5 @@ def test_words_of_yaml_and_0_and_1_are_booleans_as_before() -> None:
         [job] = compose_jobs(["experiment=dreamer_catch", f"deterministic={word}"])
         assert job.deterministic is value
     settings, _ = own_settings(EvaluateConfig, ["run=a", "episodes=1"], "evaluate", "")
-    assert settings.episodes == 1  # a number stays one
+    # A number stays a number.
+    assert settings.episodes == 1

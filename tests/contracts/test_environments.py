@@ -1,4 +1,4 @@
-"""What every vector environment promises, on the real ones."""
+"""The contract of vector environments, tested on the real ones."""
 
 import dataclasses
 import itertools
@@ -39,7 +39,7 @@ CONFIGS: dict[str, EnvConfig] = {
     "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=Vectorization["async"]),
 }
 every_environment = pytest.mark.parametrize("name", CONFIGS)
-# a process takes seconds to start: three say as much as eight
+# Starting a process is slow, and three are as good a test as eight.
 COUNTS = [(name, count) for name in CONFIGS for count in (1, 2, 3 if "async" in name else 8)]
 every_count = pytest.mark.parametrize(("name", "num_envs"), COUNTS)
 
@@ -52,7 +52,7 @@ def toy_world_is_importable() -> Iterator[None]:
 
 
 def random_actions(size: int, is_discrete: bool, num_envs: int) -> NDArray[np.float32]:
-    """(STEPS, N, A); row i is the same for every number of environments."""
+    """Return actions (STEPS, N, A). Row i is the same for every number of environments."""
     rows = [np.random.default_rng(i).uniform(-1, 1, (STEPS, size)) for i in range(num_envs)]
     actions = np.stack(rows, axis=1)
     if is_discrete:
@@ -67,7 +67,7 @@ class Stream:
     spec: EnvSpec
     steps: list[TimeStep]
     copies: list[list[NDArray]]
-    """What the arrays of each step held when it arrived."""
+    """Contents of each step's arrays at its arrival."""
 
 
 def play(name: str, num_envs: int, run_seed: int) -> Stream:
@@ -114,7 +114,8 @@ def bare_pong(config: EnvConfig) -> Bare:
     env = AtariVectorEnv(
         config.game, 1, img_height=64, img_width=64, grayscale=False, stack_num=1, frameskip=4,
         max_num_frames_per_episode=config.max_episode_frames, reward_clipping=False, use_fire_reset=False,
-        noop_max=31,  # env.noop_max=30: ale-py draws below its number
+        # env.noop_max=30, because ale-py samples below its argument.
+        noop_max=31,
     )  # fmt: skip
 
     def step(action: NDArray) -> tuple:
@@ -144,7 +145,7 @@ def bare_gymnasium(config: EnvConfig) -> Bare:
 
 
 def slow_stream(config: EnvConfig, index: int, actions: NDArray[np.float32]) -> list[tuple]:
-    """Records (observation, reward, is_first, is_last, is_terminal) of environment `index`."""
+    """Return records (observation, reward, is_first, is_last, is_terminal) of environment `index`."""
     reset, step = bare_pong(config) if config.suite is Suite.atari else bare_gymnasium(config)
     records: list[tuple] = [(reset(episode_seed(0, index, 0)), 0.0, True, False, False)]
     episode = 0
@@ -176,7 +177,8 @@ def test_each_environment_of_a_vector_is_a_lone_one_run_with_its_own_seeds(name:
 def test_a_first_record_follows_each_last_one_and_nothing_else(name: str, num_envs: int) -> None:
     arrivals = stream(name, num_envs, 0).steps
     assert arrivals[0].is_first.all()
-    assert any(arrival.is_last.any() for arrival in arrivals)  # else this test says nothing
+    # Without an end, the test would be vacuous.
+    assert any(arrival.is_last.any() for arrival in arrivals)
     for before, after in itertools.pairwise(arrivals):
         np.testing.assert_array_equal(after.is_first, before.is_last)
 

@@ -1,4 +1,4 @@
-"""Every environment goes on, from a state that was stored, exactly as if nothing had happened."""
+"""Every environment continues exactly from a saved state."""
 
 import dataclasses
 import sys
@@ -33,13 +33,14 @@ CONFIGS: dict[str, EnvConfig] = {
     "pendulum": gymnasium_config("Pendulum-v1", time_limit=13, action_repeat=2),
     "toy": gymnasium_config("toy_world:Toy-v0"),
     "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=in_processes),
-    "pong async": gymnasium_config("ALE/Pong-v5", vectorization=in_processes),  # sticky and frame-skipping
+    # This variant has sticky actions and frame skip.
+    "pong async": gymnasium_config("ALE/Pong-v5", vectorization=in_processes),
 }
 LONG = {"pong", "pong async"}
 """Episodes longer than the test."""
 
 STEPS = {"pong of one step": 6, "pong cut short": 40}
-"""Steps to play where they are not 200: to start a game of Atari takes as long as hundreds of steps."""
+"""Number of steps, if not 200. Starting an Atari game costs as much as hundreds of steps."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -63,7 +64,7 @@ def random_actions(environment: VectorEnvironment, steps: int) -> NDArray[np.flo
 
 
 def stored(value: Any) -> Any:
-    """Return what a file gives back: equal arrays elsewhere in memory, and nothing but plain values."""
+    """Return the value as loaded from a file: equal arrays in new memory, and only plain values."""
     if isinstance(value, dict):
         return {str(key): stored(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -85,7 +86,7 @@ def assert_same(one: TimeStep, other: TimeStep) -> None:
 
 
 def moments(arrivals: list[TimeStep]) -> list[int]:
-    """Return steps to resume at: the first two, around an end in environment 0, and in the midst."""
+    """Return steps at which to resume: the first two, around an end in environment 0, and the middle."""
     ends = [step for step, arrival in enumerate(arrivals) if arrival.is_last[0]]
     around_one = {ends[0] + offset for offset in (-1, 0, 1)} if ends else set()
     return sorted({0, 1, len(arrivals) * 3 // 4} | around_one)

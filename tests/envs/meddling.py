@@ -1,4 +1,4 @@
-"""An environment that changes settings of its process: when it is imported, made, reset or stepped."""
+"""An environment that changes process settings when it is imported, created, reset or stepped."""
 
 import ctypes
 import gc
@@ -24,7 +24,7 @@ ENTERED: list[Any] = []
 
 
 def of_torch(change: Callable[[Any], object]) -> Callable[[], object]:
-    """A change of torch, where it is loaded: the process of an environment does without."""
+    """Return a change of torch, if torch is loaded. Environment processes do not load it."""
     return lambda: change(sys.modules["torch"]) if "torch" in sys.modules else None
 
 
@@ -32,7 +32,7 @@ def handler(*_: object) -> None: ...
 
 
 def enter(mode: Any) -> None:
-    """Enter a mode of torch, and stay in it."""
+    """Enter a mode of torch permanently."""
     mode.__enter__()
     ENTERED.append(mode)
 
@@ -73,7 +73,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     ),
 }
 
-# As a C library does: Python still names the old handler. 1 is SIG_IGN.
+# A C library changes handlers in the same way: Python still reports the old one. 1 is SIG_IGN.
 C_HANDLER = {"C handler": lambda: ctypes.CDLL(None).signal(int(signal.SIGUSR1), ctypes.c_void_p(1))}
 
 RESEEDS: dict[str, Callable[[], object]] = {
@@ -90,9 +90,9 @@ def change(names: list[str]) -> None:
 
 
 class Meddler(gymnasium.Env[Any, Any]):
-    """Ends after `steps`; changes all settings, or `changes`, at a `moment`: made, reset, step or always.
+    """Ends after `steps`, and changes all settings or `changes` at a `moment`: made, reset, step or always.
 
-    Each one appends the number of its process to the file `pids`.
+    Each instance appends its process id to the file `pids`.
     """
 
     observation_space = spaces.Box(-1, 1, (3,), np.float32)

@@ -1,4 +1,4 @@
-"""Atari where episodes end at different times, and what the numbers of its settings mean."""
+"""Atari environments whose episodes end at different times, and the meaning of the settings."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from reverie.utils.timestep import TimeStep
 
 
 def breakout_actions(index: int, steps: int) -> NDArray[np.float32]:
-    """(steps, 4) random actions, under which the five balls are lost within some 200 steps."""
+    """Return random actions (steps, 4), with which all five balls are lost within about 200 steps."""
     return np.eye(4, dtype=np.float32)[np.random.default_rng(index).integers(4, size=steps)]
 
 
@@ -31,14 +31,15 @@ def bare_emulator() -> AtariVectorEnv:
 
 
 def test_an_episode_that_starts_leaves_the_other_emulators_alone() -> None:
-    """Every episode equals the one of a fresh emulator with its seed, while the others end elsewhere."""
+    """Each episode equals the episode of a new emulator with the same seed, while others end elsewhere."""
     steps = 320
     actions = np.stack([breakout_actions(index, steps) for index in range(2)], axis=1)
     arrivals = play(EnvConfig(game="breakout", num_envs=2), actions)
     is_first = np.array([arrival.is_first for arrival in arrivals])
     assert is_first.sum(axis=0).tolist() == [2, 2]
     assert is_first.argmin(axis=0).tolist() == [1, 1]
-    assert not is_first[1:].all(axis=1).any()  # their second episodes start at different times
+    # The second episodes start at different times.
+    assert not is_first[1:].all(axis=1).any()
     for index in range(2):
         starts = np.flatnonzero(is_first[:, index])
         for episode, (start, stop) in enumerate(itertools.pairwise([*starts.tolist(), steps + 1])):
@@ -75,7 +76,7 @@ def test_pong_has_six_actions_and_eighteen_when_all_are_asked_for() -> None:
 
 
 def test_pong_loses_points_of_minus_one() -> None:
-    """Whoever never moves loses the first point, and the reward says so once."""
+    """An agent that never moves loses the first point, with exactly one negative reward."""
     actions = np.eye(6, dtype=np.float32)[np.zeros((100, 1), int)]
     rewards = [float(arrival.reward[0]) for arrival in play(EnvConfig(), actions)]
     assert set(rewards) == {0.0, -1.0}

@@ -1,4 +1,4 @@
-"""Catch by its rules."""
+"""The rules of Catch."""
 
 import gymnasium
 import numpy as np
@@ -11,12 +11,12 @@ LEFT, STAY, RIGHT = (np.int64(action) for action in range(3))
 
 
 def column_of(image: np.ndarray, colour: tuple[int, int, int]) -> int:
-    """Column of the leftmost cell in `colour`: cells are 8 pixels wide."""
+    """Return the column of the leftmost cell in `colour`. Cells are 8 pixels wide."""
     return int(np.flatnonzero((image == colour).all(axis=-1).any(axis=0))[0] // 8)
 
 
 def columns(image: np.ndarray) -> tuple[int, int]:
-    """(ball, paddle)."""
+    """Return (ball, paddle)."""
     return column_of(image, (255, 255, 255)), column_of(image, (80, 160, 255))
 
 

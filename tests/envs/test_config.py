@@ -1,4 +1,4 @@
-"""What is refused before an environment is started, and in which words."""
+"""Requests that are refused before an environment starts, and their messages."""
 
 import re
 import sys
@@ -35,7 +35,8 @@ def test_roms_that_end_the_process_are_no_games() -> None:
         ("", "add the module in front"),
         ("reverie.envs.catch:Catch-v7", "reverie.envs.catch was imported but does not register this id"),
         ("python/reverie.envs.catch.Cach-v0", "has no such class or function. Did you mean `Catch`"),
-        ("python/subprocess.getoutput-v0", "is a function outside"),  # it would run a command
+        # This would run a command.
+        ("python/subprocess.getoutput-v0", "is a function outside"),
         ("python/os.system-v0", "os has no such class or function"),
         ("python/reverie.envs.vector.make_single-v0", "is a function outside the current folder"),
         ("python/..X-v0", "It is a class or function of the program that trained with it"),
@@ -96,7 +97,8 @@ def test_a_maker_is_found_in_the_current_folder_and_what_its_module_lacks_is_nam
 def test_a_module_of_the_current_folder_is_found_behind_all_that_is_installed(current_folder: Path) -> None:
     register = "import gymnasium\ngymnasium.register('Mine-v0', entry_point='own_world:World')"
     (current_folder / "own_world.py").write_text(register)
-    (current_folder / "wave.py").write_text("raise ValueError")  # the name of a module of Python
+    # Python has a module of the same name.
+    (current_folder / "wave.py").write_text("raise ValueError")
     validate_env(EnvConfig(suite=Suite.gymnasium, id="own_world:Mine-v0"))
     validate_env(EnvConfig(suite=Suite.gymnasium, id="wave:CartPole-v1"))
 
@@ -153,7 +155,7 @@ def test_arguments_that_would_not_be_read_are_refused(settings: dict[str, Any], 
 
 @pytest.fixture
 def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the test in an empty folder from which nothing can be imported yet, as scripts do."""
+    """Run the test in an empty folder from which scripts cannot import anything yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     return tmp_path

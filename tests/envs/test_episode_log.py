@@ -1,4 +1,4 @@
-"""What is remembered of open episodes, and how much memory that takes."""
+"""The log of open episodes, and its memory."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,8 @@ def test_an_environment_without_a_time_limit_plans_nothing() -> None:
 def test_pong_plans_for_its_longest_episode() -> None:
     environment = make_environment(EnvConfig(num_envs=2), 0)
     environment.close()
-    rows, record = 32768, 64 * 64 * 3 + 7  # 27,000 steps of six float32; reward and three flags
+    # 27,000 steps of six float32, with reward and three flags.
+    rows, record = 32768, 64 * 64 * 3 + 7
     assert environment.planned_bytes == 2 * (rows * 6 * 4 + record)
 
 

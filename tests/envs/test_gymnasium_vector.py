@@ -1,4 +1,4 @@
-"""Gymnasium environments: literal streams, processes, pictures."""
+"""Gymnasium environments: literal streams, processes and images."""
 
 import multiprocessing
 import os
@@ -49,8 +49,10 @@ def test_cartpole_pushed_to_one_side_pays_one_per_step_until_it_falls(vectorizat
     length = next(step for step, arrival in enumerate(arrivals) if arrival.is_last[0])
     assert 8 <= length <= 11
     assert [float(arrival.reward[0]) for arrival in arrivals[: length + 2]] == [0.0] + [1.0] * length + [0.0]
-    assert arrivals[length].observation["vector"][0, 2] < -0.2  # radians: it fell to the left
-    assert abs(arrivals[length + 1].observation["vector"]).max() <= 0.05  # CartPole starts within +-0.05
+    # In radians: it fell to the left.
+    assert arrivals[length].observation["vector"][0, 2] < -0.2
+    # CartPole starts within +-0.05.
+    assert abs(arrivals[length + 1].observation["vector"]).max() <= 0.05
 
 
 def test_an_action_repeated_pays_the_sum_and_stops_at_the_end() -> None:
@@ -90,9 +92,11 @@ def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectoriza
     environment.reset()
     arrival = environment.step(RIGHT[None])
     environment.close()
-    assert arrival.reward.tolist() == [0.0]  # the book pays only for a fall
+    # The textbook rewards only a fall.
+    assert arrival.reward.tolist() == [0.0]
     assert arrival.observation["vector"].shape == (1, 6)
-    assert arrival.observation["vector"][0, 4:].tolist() == [pytest.approx(0.2), 1.0]  # innermost first
+    # The innermost wrapper comes first.
+    assert arrival.observation["vector"][0, 4:].tolist() == [pytest.approx(0.2), 1.0]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,8 @@ def test_arguments_that_do_not_fit_are_refused_by_name(options: dict[str, Any], 
 @both
 def test_a_picture_that_fails_is_an_error_and_the_environment_continues(vectorization: Vectorization) -> None:
     environment = make("toy_world:ToyBlind-v0", vectorization=vectorization, render=True)
-    assert environment.render() is None  # before the first episode
+    # This is before the first episode.
+    assert environment.render() is None
     environment.reset()
     with pytest.raises(
         UserError, match=r"render\(\) of toy_world:ToyBlind-v0 failed: it raised OSError: no screen"

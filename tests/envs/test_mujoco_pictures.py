@@ -1,4 +1,4 @@
-"""What MuJoCo draws stays visible, whatever other environments do."""
+"""MuJoCo's images stay visible, independent of other environments."""
 
 import gc
 import os
@@ -15,13 +15,13 @@ from ..runs.fresh import in_a_fresh_process
 
 
 def pole() -> gymnasium.Env:
-    """Return a pole to balance, seen as a picture alone."""
+    """Return a pole-balancing task with only images as observations."""
     env = gymnasium.make("InvertedPendulum-v5", render_mode="rgb_array", width=64, height=64)
     return gymnasium.wrappers.AddRenderObservation(env, render_only=True)
 
 
 def brightest_pixels() -> list[int]:
-    """Return the brightest pixel after three steps, between which another environment comes and goes."""
+    """Return the brightest pixel after each of three steps, between which another environment is used."""
     os.environ["MUJOCO_GL"] = "egl"
     config = EnvConfig(suite=Suite.gymnasium, id=register_maker(pole), action_repeat=1)
     with closing(make_environment(config, run_seed=1)) as environment:

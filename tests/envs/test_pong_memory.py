@@ -1,4 +1,4 @@
-"""Ball and paddles are where the emulator's memory says: in the frames that the environment showed."""
+"""The positions in the emulator's memory agree with the frames of the environment."""
 
 from contextlib import closing
 
@@ -38,7 +38,8 @@ def test_the_ball_is_drawn_where_memory_says(game: tuple[np.ndarray, np.ndarray]
     assert 30 < ball.sum() < STEPS
     field = np.median(frames, axis=0)
     x, y = (memory[:, i].astype(float) + BALL_OFFSET[i] for i in (0, 1))
-    between = (x > 35) & (x < 125) & (y > 45) & (y < 185)  # paddles and walls
+    # The area between paddles and walls.
+    between = (x > 35) & (x < 125) & (y > 45) & (y < 185)
     for i in np.flatnonzero(ball & between):
         contrast = np.abs(frames[i] - field).max(-1)[11:58, 12:52]
         row, column = np.unravel_index(contrast.argmax(), contrast.shape)

@@ -1,4 +1,4 @@
-"""No setting of the process differs after an environment was imported, made, reset or stepped."""
+"""Process settings are unchanged after an environment is imported, created, reset or stepped."""
 
 import gc
 import locale
@@ -20,7 +20,8 @@ from reverie.envs import EnvConfig, Suite, Vectorization, make_environment, make
 from reverie.envs.process_state import collected_changes
 from tests.envs.meddling import CHANGES, RESEEDS
 
-torch.use_deterministic_algorithms(False)  # The first call imports packages that add warning filters.
+# The first call imports packages that add warning filters.
+torch.use_deterministic_algorithms(False)
 
 SYNC, ASYNC = Vectorization["sync"], Vectorization["async"]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -31,13 +32,13 @@ WHEN = {
     "step": "in step()",
 }
 AT_EACH_STEP = ("signals", "streams", "disabled", "dtype", "grad", "device", "anomaly", "filters")
-"""Settings that are restored before the next update; the others wait for up to 20 steps."""
+"""Settings that are restored before the next update. The others are restored within 20 steps."""
 
 ACTION = np.array([[1, 0]], np.float32)
 
 
 def settings() -> dict[str, Any]:
-    """All settings of this process that an environment may not change."""
+    """Return all process settings that an environment must not change."""
     os.umask(umask := os.umask(0))
     loggers = [logging.root, *(logging.getLogger(name) for name in ("reverie", "reverie.envs.backend"))]
     return {
@@ -65,7 +66,7 @@ def settings() -> dict[str, Any]:
 
 
 def config_of(changes: list[str], moment: str, vectorization: Vectorization, pids: Path) -> EnvConfig:
-    """An environment that changes settings; a moment of `imported` needs a module that was never imported."""
+    """Return an environment that changes settings. The moment `imported` needs a fresh module."""
     module = "meddling"
     if moment == "imported":
         module = f"meddles_{pids.parent.name}"
@@ -79,7 +80,7 @@ def config_of(changes: list[str], moment: str, vectorization: Vectorization, pid
 
 
 def play(config: EnvConfig) -> list[str]:
-    """What was reported, after all moments of an environment, each of which must leave no trace."""
+    """Return the reports after all moments of an environment, each of which must leave no trace."""
     before = settings()
     with collected_changes() as reported:
         spec_of(config)
@@ -92,7 +93,8 @@ def play(config: EnvConfig) -> list[str]:
             for _ in range(3):
                 environment.step(ACTION)
                 assert [settings()[key] for key in AT_EACH_STEP] == [before[key] for key in AT_EACH_STEP]
-            environment.step(ACTION)  # begins the next episode
+            # This step starts the next episode.
+            environment.step(ACTION)
             assert settings() == before
         finally:
             environment.close()

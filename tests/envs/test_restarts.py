@@ -1,4 +1,4 @@
-"""Environments that raise, die or hang: who is named, what becomes of the episodes, and what is left."""
+"""Environments that raise, die or hang: reports, episode ends, and leftovers."""
 
 import logging
 import multiprocessing
@@ -30,7 +30,8 @@ from ..runs.warm import LONG_ENOUGH_SECONDS
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
 in_processes = Vectorization["async"]
 HERE = Path(__file__).parent
-PATIENCE_SECONDS = 20.0  # long enough for any answer on a busy machine
+# This suffices for any answer on a busy machine.
+PATIENCE_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +56,9 @@ def actions(num_envs: int) -> np.ndarray:
 
 
 def faulty(*parities: int, num_envs: int = 3) -> int:
-    """Run seed under which the first episode of environment 1 is faulty, and the next as `parities`.
+    """Return a run seed with which environment 1's first episode is faulty, and later ones as in `parities`.
 
-    The others are healthy for 8 steps: `ToyWorld` lasts 3 at least, so they begin no third episode.
+    The others are healthy for 8 steps. `ToyWorld` lasts at least 3, so they start no third episode.
     """
     wanted = {(index, episode): 0 for index in range(num_envs) for episode in range(2) if index != 1}
     wanted |= {(1, episode): parity for episode, parity in enumerate([1, *parities])}
@@ -99,7 +100,8 @@ def test_one_that_fails_is_replaced_and_its_episode_truncated(
     healthy.close()
     environment.close()
     for arrival, wanted in zip(arrivals, expected, strict=True):
-        assert_rows(arrival, wanted, [0, 2])  # the others go on undisturbed
+        # The others continue undisturbed.
+        assert_rows(arrival, wanted, [0, 2])
     assert_rows(arrivals[1], expected[1], [1])
     failed, before = arrivals[2], arrivals[1]
     for key, value in before.observation.items():
@@ -152,7 +154,7 @@ def test_every_restart_counts() -> None:
 
 
 def test_the_state_after_a_crash_is_that_of_the_end_of_the_step() -> None:
-    """A run may write its checkpoint then: what was acted on was acted on, and the failed episode is over."""
+    """A run may save a checkpoint then: executed actions are final, and the failed episode has ended."""
     seed = faulty(0)
     survivor, environment = (make("Raises", seed, num_envs=3, max_restarts=limit) for limit in (1, 0))
     environment.reset()
@@ -198,7 +200,8 @@ def test_after_a_crash_at_a_start_the_state_starts_that_episode_again(
     again.close()
     assert restored.is_first[1]
     assert not restored.is_last[1]
-    assert restored.observation["camera"][1].max() == 0  # the picture of a count of 0, not of the end before
+    # The image is for a count of 0, not for the end of the previous episode.
+    assert restored.observation["camera"][1].max() == 0
     assert again.state_dict()["seeds"][1] == episode_seed(seed, 1, 1)
     assert len(warnings) == 1
 

@@ -1,4 +1,4 @@
-"""Environments that do not repeat themselves are noticed, and the others are not disturbed."""
+"""Environments that cannot be replayed are detected, and the others are not disturbed."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,12 +24,12 @@ def toy_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def run_seed(matches: Callable[[list[int]], bool]) -> int:
-    """Run seed whose first seeds of environments 0 and 1 match; `ToyWorld` drifts where they are odd."""
+    """Return a run seed whose first seeds of environments 0 and 1 match. `ToyWorld` drifts for odd seeds."""
     return next(seed for seed in range(1000) if matches([episode_seed(seed, index, 0) for index in range(2)]))
 
 
 def drifting_in_1(steps: int) -> int:
-    """As above: even and odd, and both episodes last longer than `steps`."""
+    """Return a run seed with an even and an odd seed, where both episodes last longer than `steps`."""
 
     def matches(seeds: list[int]) -> bool:
         limits = [int(np.random.default_rng(seed).integers(3, 8)) for seed in seeds]
@@ -44,7 +44,7 @@ def make(seed: int) -> VectorEnvironment:
 
 
 def played(seed: int, steps: int) -> tuple[list[TimeStep], dict[str, Any]]:
-    """Arrivals of `steps` steps and ten more, and the state between them."""
+    """Return the arrivals of `steps` steps and ten more, and the state in between."""
     environment = make(seed)
     arrivals = [environment.reset(), *[environment.step(UP) for _ in range(steps)]]
     state = environment.state_dict()
@@ -87,7 +87,7 @@ def test_another_observation_ends_that_episode_as_truncated(
 def test_an_episode_of_another_length_is_noticed_only_where_it_shows(
     drift: int, toy_world: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that ends too early cannot be where it was; one that would end later still is."""
+    """An episode that ends too early cannot be restored. One that would end later can."""
     seed = drifting_in_1(steps=3)
     arrivals, state = played(seed, 3)
     monkeypatch.setattr(toy_world, "limit_drift", drift)
@@ -120,7 +120,7 @@ def test_an_episode_that_only_began_goes_on_from_what_is_there_now(
 def test_a_finished_episode_is_not_played_again(
     toy_world: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its actions were dropped at its end, and whether it would repeat itself does not matter any more."""
+    """Its actions were dropped at its end, and whether it can be repeated does not matter."""
     seed = drifting_in_1(steps=2)
     environment = make(seed)
     arrival = environment.reset()

@@ -1,4 +1,4 @@
-"""Literal conversions between Gymnasium's spaces and what the model takes."""
+"""Literal conversions between Gymnasium's spaces and the model's inputs and outputs."""
 
 from typing import Any
 
@@ -73,7 +73,8 @@ def test_one_bright_pixel_survives_shrinking_as_the_mean_of_its_block() -> None:
         image = np.zeros((256, 128, 3), np.uint8)
         image[row, column] = 240
         small = convert_observation(bytes_box(256, 128, 3), image, 64)["image"]
-        assert small[row // 4, column // 2].tolist() == [30, 30, 30]  # 240 over 4 * 2 pixels
+        # The value 240 is averaged over 4 * 2 pixels.
+        assert small[row // 4, column // 2].tolist() == [30, 30, 30]
         assert small.sum() == 90
 
 
@@ -96,7 +97,8 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
     shape: tuple[int, ...], low: float, high: float, dtype: type, given: list[float], delivered: list[int]
 ) -> None:
     space = spaces.Box(low, high, shape, dtype)
-    picture = np.resize(np.array(given, dtype), (64, 64))  # rows of `given`, again and again
+    # The rows repeat `given`.
+    picture = np.resize(np.array(given, dtype), (64, 64))
     channels_first = len(shape) == 3 and shape[0] < 64
     value = picture[None] if channels_first else picture[..., None] if len(shape) == 3 else picture
     value = np.ascontiguousarray(np.broadcast_to(value, shape))
@@ -195,7 +197,8 @@ def test_an_observation_is_finite_in_the_dtype_that_is_stored(dtype: type) -> No
 @pytest.mark.parametrize(
     "space",
     [
-        float_box(0, 1, 8, 8, 3),  # a board
+        # This is a board.
+        float_box(0, 1, 8, 8, 3),
         float_box(0, 1, 19, 19),
         float_box(-np.inf, np.inf, 64, 64, 3),
         float_box(-3e38, 3e38, 64, 64, 3),

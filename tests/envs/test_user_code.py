@@ -1,4 +1,4 @@
-"""Values that cross into an environment's code and back: copies, rewards in any form, what is stored."""
+"""Values passed to an environment's code and back: copies, kinds of rewards, and stored values."""
 
 import sys
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from reverie.envs.registered import register_maker
 from reverie.envs.workers import as_number
 from reverie.utils.errors import UserError
 
-# Gymnasium's, about the buffer that `Motor` returns again.
+# Gymnasium warns about the buffer that `Motor` returns repeatedly.
 pytestmark = pytest.mark.filterwarnings("ignore:.*share an object")
 
 
 class Motor(gymnasium.Env[Any, Any]):
-    """Scales each action in place, and returns one buffer again and again."""
+    """Scales each action in place, and always returns the same buffer."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
@@ -47,7 +47,7 @@ class Motor(gymnasium.Env[Any, Any]):
 
 
 class Scaling(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Changes the array of the action, as a wrapper."""
+    """A wrapper that modifies the action's array."""
 
     def action(self, action: Any) -> Any:
         self.unwrapped.seen.append(action.tolist())  # pyright: ignore[reportAttributeAccessIssue]
@@ -90,7 +90,7 @@ def test_a_step_keeps_its_observation_when_the_environment_writes_into_its_buffe
     environment = make_environment(config_of(motor(**members), num_envs=2, action_repeat=1), 0)
     steps = [environment.reset()]
     steps += [environment.step(np.zeros((2, 1), np.float32)) for _ in range(2)]
-    # Both environments write into the one buffer of their class, one after the other.
+    # Both environments write into the class's single buffer, one after the other.
     assert [step.observation["image"][:, 0, 0, 0].tolist() for step in steps] == [[0, 0], [1, 2], [3, 4]]
 
 

@@ -1,4 +1,4 @@
-"""A small world with every kind of observation, and with faults to order; an outside package to the tests."""
+"""A small world with every kind of observation and with configurable faults, like a third-party package."""
 
 import multiprocessing
 import os
@@ -13,20 +13,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 pose_drift = 0.0
-"""Added to the pose in episodes whose seed is odd; a test sets it for a world that does not repeat itself."""
+"""Added to the pose in episodes with an odd seed. A test sets it for a world that cannot be repeated."""
 
 limit_drift = 0
 """Added to the limit of these episodes."""
 
 raise_now_at = -1
-"""As `raise_at`, in every world that is made."""
+"""Like `raise_at`, for all instances."""
 
 
 class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
-    """Counts to a limit of 3 to 7 drawn by the seed; the reward is count * action, and actions are 1 and 2.
+    """Counts to a limit of 3 to 7 given by the seed. The reward is count * action, and actions are 1 and 2.
 
-    Environments whose seed is odd raise at step `raise_at`, exit at `exit_at`, are killed at `kill_at` and
-    hang at `hang_at`; step 0 is the reset, -1 never.
+    Environments with an odd seed raise at step `raise_at`, exit at `exit_at`, are killed at `kill_at` and
+    hang at `hang_at`. Step 0 is the reset, and -1 means never.
     """
 
     def __init__(self, raise_at: int = -1, exit_at: int = -1, kill_at: int = -1, hang_at: int = -1) -> None:
@@ -71,7 +71,7 @@ class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
 
 
 class ToyPair(ToyWorld):
-    """Actions that no policy has."""
+    """Has actions that no policy supports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class ToyPair(ToyWorld):
 
 
 class ToyBlind(ToyWorld):
-    """Shows no image, and draws none before its first step."""
+    """Has no image, and draws nothing before its first step."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, as in gymnasium.Env
 
@@ -98,29 +98,30 @@ class ToyBlind(ToyWorld):
 
 
 class ToyNeeds(ToyWorld):
-    """Needs what nobody has."""
+    """Needs a package that does not exist."""
 
     def __init__(self) -> None:
         raise gymnasium.error.DependencyNotInstalled("stuff is not installed, run `pip install stuff`")
 
 
 class ToyStill(ToyWorld):
-    """Cannot be made."""
+    """Cannot be created."""
 
     def __init__(self) -> None:
         raise FileNotFoundError("level.bin is missing")
 
 
 class ToyFlat(ToyWorld):
-    """Shows another pose than it says, from its second step on."""
+    """Returns a pose that contradicts its space, from the second step on."""
 
     def _observation(self) -> dict[str, Any]:
-        flat = {"pose": np.zeros(3)} if self._count > 1 else {}  # Gymnasium looks at the first step alone
+        # Gymnasium checks only the first step.
+        flat = {"pose": np.zeros(3)} if self._count > 1 else {}
         return super()._observation() | flat
 
 
 class ToyUnborn(ToyWorld):
-    """Can be made in the main process only."""
+    """Can only be created in the main process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +129,8 @@ class ToyUnborn(ToyWorld):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-if __name__ == "toy_world":  # and not a second time, where a test imports it as one of its own modules
+# Not a second time, if a test imports this file as one of its own modules.
+if __name__ == "toy_world":
     gymnasium.register("Toy-v0", entry_point="toy_world:ToyWorld")
     gymnasium.register("ToyRaises-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 2})
     gymnasium.register("ToyExits-v0", entry_point="toy_world:ToyWorld", kwargs={"exit_at": 2})

@@ -1,4 +1,4 @@
-"""Episodes made up for tests, and how they are compared."""
+"""Artificial episodes for tests, and their comparison."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ CATCH = EpisodeSpec({"image": ArraySpec((4, 4, 3), np.dtype(np.uint8))}, ActionS
 
 
 def any_values(chance: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
-    """Return values of all kinds that a dtype has, infinities apart."""
+    """Return values of all kinds that a dtype supports, except infinities."""
     if dtype.kind == "b":
         return chance.integers(0, 2, shape).astype(np.bool_)
     if dtype.kind in "iu":
@@ -51,7 +51,7 @@ def episode(
 
 
 def plain(episodes: Sequence[EpisodeRecords]) -> list[dict[str, Any]]:
-    """Return everything of episodes, bit for bit, as values that can be compared."""
+    """Return all fields of episodes, bit for bit, as comparable values."""
     return [
         {
             "is_terminal": each.is_terminal,
