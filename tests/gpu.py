@@ -1,4 +1,4 @@
-"""What tests of a GPU share."""
+"""Helpers of GPU tests."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 @contextmanager
 def synchronizing_is(mode: str) -> Iterator[None]:
-    """Inside the block, an operation that makes the host wait for the device is an "error" or a "warn"."""
+    """Make operations inside the block that synchronize with the device an "error" or a "warn"."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode(mode)

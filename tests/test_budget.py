@@ -1,4 +1,4 @@
-"""The budgets of pyproject.toml: what is counted, and what is said of a size that is over."""
+"""The budgets of pyproject.toml: the counted sizes, and the report of a size that exceeds one."""
 
 import runpy
 import tomllib

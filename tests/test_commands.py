@@ -1,4 +1,4 @@
-"""Every command: its help, a wrong argument, Ctrl-C while it loads, and systems on which it cannot run."""
+"""All commands: help, invalid arguments, Ctrl-C during imports, and unsupported systems."""
 
 import runpy
 import signal
@@ -23,19 +23,20 @@ LOADING = {
     "sweep": "--help",
     "probe": "run=pretrained:pong",
 }
-"""Commands with an argument with which they import torch."""
-ONE_SCREEN = 40  # lines
+"""Commands with an argument for which they import torch."""
+# In lines.
+ONE_SCREEN = 40
 LONG_ENOUGH_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
 def hook_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no command of this file decide how later errors are shown."""
+    """Restore the exception hook, which commands replace."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
 def run_here(script: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run a script in this process, which has torch already, and return its exit code."""
+    """Run a script in this process, which has imported torch, and return its exit code."""
     monkeypatch.setattr(sys, "argv", [script, argument])
     try:
         runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
@@ -80,7 +81,7 @@ def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
 
 
 def heed_ctrl_c() -> None:
-    """Undo what a shell does to jobs in its background."""
+    """Restore the handling of Ctrl-C, which a shell disables for background jobs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

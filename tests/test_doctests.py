@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package is run, and says the truth."""
+"""All examples in the package's docstrings run and give the documented results."""
 
 import ast
 import doctest
@@ -21,7 +21,7 @@ def source_of(module_name: str) -> Path:
 
 
 def examples_in(module_name: str) -> Iterator[doctest.DocTest]:
-    """Find the examples in the source: doctest's own finder silently passes over decorated functions."""
+    """Find examples in the source, because doctest's own finder silently skips decorated functions."""
     path = source_of(module_name)
     module = importlib.import_module(module_name)
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""What lies in examples/ runs as its reader would run it, and a notebook is its .py pair."""
+"""The programs in examples/ run like for a reader, and each notebook equals its .py file."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def shown_by(arguments: list[str], folder: Path) -> str:
 
 
 def save_episodes(folder: Path, led: np.ndarray = CHOICES) -> None:
-    """Leave two episodes as `add_to_cache` and `save_episodes` of dreamerv3-torch do; one is truncated."""
+    """Write two episodes like dreamerv3-torch's `add_to_cache` and `save_episodes`. One is truncated."""
     folder.mkdir()
     position = np.arange(4)
     arrays = {
@@ -85,7 +85,7 @@ def test_a_workflow_outside_src_trains_resumes_exactly_and_passes_a_certificate(
         load_file(next((tmp_path / run).glob("checkpoints/step_*400/model.safetensors")))
         for run in ("whole", "resumed")
     )
-    # The pictures at the end of the first part have drawn from this generator.
+    # The images at the end of the first part used this generator.
     assert not whole.pop("noise/report").equal(resumed.pop("noise/report"))
     assert whole.keys() == resumed.keys() and all(whole[name].equal(resumed[name]) for name in whole)
     assert "PASSED" in shown_by([command, "certify", *new[1:], "certify.steps=500"], tmp_path)
@@ -129,7 +129,7 @@ def test_a_notebook_has_the_cells_of_its_pair_and_no_outputs(notebook: Path) -> 
 
 
 def test_the_notebooks_run(tmp_path: Path) -> None:
-    """In one process: each alone would load torch and matplotlib once more."""
+    """One process runs all notebooks, to import torch and matplotlib only once."""
     pairs = [str(path.with_suffix(".py")) for path in NOTEBOOKS]
     assert len(pairs) == 3 == len(list((EXAMPLES / "notebooks").glob("*.py")))
     found = shown_by(["-c", RUN_ALL, *pairs], tmp_path)

@@ -33,8 +33,9 @@ CALLS = {
 NUMPY = {"numpy.load", "numpy.lib.npyio.load", "numpy.lib.format.read_array"}
 HEAPWATCH = "packages/heapwatch/src/heapwatch"
 ALLOWED = {
-    f"{HEAPWATCH}/snapshots/reader.py": ["pickle"],  # an unpickler that refuses every global
-    # Runs the program that its user names, as `python` does.
+    # This unpickler rejects all globals.
+    f"{HEAPWATCH}/snapshots/reader.py": ["pickle"],
+    # Runs the user's program, like `python`.
     f"{HEAPWATCH}/watch/command.py": ["runpy", "exec", "compile"],
 }
 FOLDERS = ("src", "packages/heapwatch/src", "scripts", "docs")
@@ -42,7 +43,7 @@ FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.p
 
 
 def unsafe(tree: ast.AST) -> Iterator[str]:
-    """What loads through unrestricted pickle, or runs text, under whatever name it was imported."""
+    """Yield uses of unrestricted pickle or of code execution, under any imported name."""
     names = imported(tree)
     for node in ast.walk(tree):
         match node:
@@ -69,7 +70,7 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
-    """What each imported name stands for."""
+    """Return the full name of each imported name."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -80,7 +81,7 @@ def imported(tree: ast.AST) -> dict[str, str]:
 
 
 def dotted(node: ast.AST, names: dict[str, str]) -> str:
-    """The full name of what an expression names, '' for other expressions."""
+    """Return the full name of an expression, or '' for other expressions."""
     if isinstance(node, ast.Name):
         return names.get(node.id, node.id)
     if isinstance(node, ast.Attribute) and (owner := dotted(node.value, names)):
@@ -90,7 +91,7 @@ def dotted(node: ast.AST, names: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_file_of_the_package_loads_nothing_through_pickle(path: Path) -> None:
-    # What is allowed is used, and nothing else.
+    # The allowed names are used, and no others.
     assert list(unsafe(ast.parse(path.read_text()))) == ALLOWED.get(path.relative_to(ROOT).as_posix(), [])
 
 

@@ -1,4 +1,4 @@
-"""What a user installs is whole: every module and every YAML file, under one name only."""
+"""The installed packages are complete: all modules and YAML files, under a single name."""
 
 import configparser
 import importlib
@@ -29,13 +29,14 @@ class Distributions:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """Build the sdist, and the wheel from that sdist, in a copy, since setuptools writes where it builds."""
+    """Build the sdist, and from it the wheel, in a copy, because setuptools writes to the source folder."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("src", "configs", "scripts", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "MANIFEST.in", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, copy)
-    command = [sys.executable, "-m", "build", "--no-isolation", str(copy)]  # isolation would need a network
+    # Isolation would need a network.
+    command = [sys.executable, "-m", "build", "--no-isolation", str(copy)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     [sdist], [wheel] = (copy / "dist").glob("*.tar.gz"), (copy / "dist").glob("*.whl")
@@ -44,7 +45,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 @pytest.fixture(scope="module")
 def heapwatch_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of heapwatch in a copy."""
+    """Build the heapwatch wheel in a copy."""
     copy = tmp_path_factory.mktemp("heapwatch")
     shutil.copytree(ROOT / "packages" / "heapwatch", copy, dirs_exist_ok=True)
     command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", str(copy)]
@@ -55,10 +56,10 @@ def heapwatch_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_installed(site: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code with what is installed in a folder, and without the editable installations of this Python."""
+    """Run code with the packages installed in a folder, without this Python's editable installations."""
     libraries = Path(pytest.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(libraries)])}
-    # With -S no .pth file is read, which is where editable installations are.
+    # With -S, Python reads no .pth files, which define the editable installations.
     command = [sys.executable, "-S", "-c", code]
     return subprocess.run(command, env=environment, cwd=site, capture_output=True, text=True)
 
@@ -96,7 +97,7 @@ def test_without_heapwatch_one_sentence_tells_how_to_install_it(built: Distribut
 
 
 def relative_files(folder: Path, *patterns: str) -> set[str]:
-    """Return the files below the folder that match one of the patterns, as paths relative to it."""
+    """Return the files in a folder that match one of the patterns, as relative paths."""
     return {str(path.relative_to(folder)) for pattern in patterns for path in folder.rglob(pattern)}
 
 

@@ -1,4 +1,4 @@
-"""What the README and the pages of the site show can be typed: Python runs, command lines compose."""
+"""Code in the README and the site can be used as shown: Python runs, and command lines compose."""
 
 import re
 import runpy
@@ -28,7 +28,8 @@ from reverie.utils.errors import FlagParser
 
 ROOT = Path(__file__).parents[1]
 MADE = ("settings.md", "presets.md")
-OTHERS = ("api.md", "find_a_leak.md", "your_environment.md")  # tested next to what they are about
+# These are tested with the features they describe.
+OTHERS = ("api.md", "find_a_leak.md", "your_environment.md")
 SCRIPTS = {
     "plan_memory": "plan",
     "certify_memory": "certify",
@@ -54,13 +55,13 @@ HOOK = runpy.run_path(str(ROOT / "docs" / "hooks" / "settings.py"), run_name="se
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Language and text of each block."""
+    """Yield language and text of each block."""
     found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", (ROOT / page).read_text(), re.M | re.S)
     return ((language, text) for _, language, text in found)
 
 
 def command_lines(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of Reverie in a block, with its arguments; what stands for a name is one."""
+    """Yield each Reverie command in a block with its arguments, with placeholders as one argument."""
     for language, text in blocks(page):
         if language == "python":
             continue
@@ -75,7 +76,7 @@ def command_lines(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def compose(arguments: list[str]) -> None:
-    """Compose what a training command asks for, in the way that the command does."""
+    """Compose the configuration of a training command, like the command itself."""
     flags = _flags([each for each in arguments if each != "..."])
     named = {item.key_or_group: item for item in parse(flags.overrides)}
     if "resume" in named:
@@ -125,14 +126,17 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "heapwatch": lambda arguments: options().parse_args(arguments),
     "doctor": FlagParser().parse_args,
     "heapwatch-snapshots": snapshots._parser().parse_args,
-    "make_pretrained": lambda arguments: None,  # tested with the networks of the package
+    # This is tested with the package's networks.
+    "make_pretrained": lambda arguments: None,
     "compression": lambda arguments: alone(compression.Settings)(
-        [each for each in arguments if each != "torchrl=1"]  # a Python that is not here
+        # That Python is not installed here.
+        [each for each in arguments if each != "torchrl=1"]
     ),
 }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if Path(page).name != OTHERS[-1]])  # it has a module
+# The last page has its own module.
+@pytest.mark.parametrize("page", [page for page in PAGES if Path(page).name != OTHERS[-1]])
 def test_each_command_line_of_a_page_is_one(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for command, arguments in command_lines(page):

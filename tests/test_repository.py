@@ -1,4 +1,4 @@
-"""The files that a host of repositories reads are what it reads, and say what the package says."""
+"""Files for repository hosts have the expected form, and agree with the package."""
 
 import re
 from pathlib import Path

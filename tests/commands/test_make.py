@@ -24,7 +24,7 @@ OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
 def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
-    """Run the recipe of `make train`."""
+    """Start `make train` by `make`."""
     return make(folder, "train", "EXPERIMENT=dreamer_cartpole", f"ARGS={' '.join(overrides)}")
 
 

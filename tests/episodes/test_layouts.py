@@ -1,7 +1,7 @@
-"""Files of the other projects, built by hand as their sources say, with numbers that tell what is what.
+"""Files of other projects, built by hand from their sources, with values that identify each record.
 
-In each the same episode: observations 10, 11, 12, 13; in 10 action 2, in 11 action 0, in 12 action 1; rewards
-0.5, 0 and 1 on arriving at 11, 12 and 13, where it terminates.
+Each file contains the same episode. Observations are 10, 11, 12 and 13. Actions are 2 (in 10), 0 (in 11) and
+1 (in 12). Rewards are 0.5, 0 and 1 on arriving at 11, 12 and 13, where the episode terminates.
 """
 
 import json
@@ -54,7 +54,8 @@ def test_files_of_another_layout_are_refused_with_the_way_to_convert_them(
     assert (Path(__file__).parents[2] / CONVERTER).is_file()
 
 
-STREAM = {  # an episode without its beginning, the episode, one that is abandoned, one that is still open
+# An episode without its beginning, the episode, one that is abandoned, and one that is still open.
+STREAM = {
     "vector": np.array([[8], [9], *SEEN.tolist(), [20], [21], [30]], np.float32),
     "reward": np.array([0, 1, *REWARD.tolist(), 0, 0, 0], np.float32),
     "is_first": np.array([0, 0, 1, 0, 0, 0, 1, 0, 1], np.bool_),
@@ -68,7 +69,7 @@ STREAM = {  # an episode without its beginning, the episode, one that is abandon
 
 
 def chunks(folder: Path, cuts: list[int], arrays: dict[str, Any] | None = None) -> None:
-    """As `Chunk.save` of danijar/dreamerv3 leaves it, cut into files."""
+    """Write chunks like `Chunk.save` of danijar/dreamerv3, split into files."""
     folder.mkdir(exist_ok=True)
     arrays = STREAM if arrays is None else arrays
     for index, (start, stop) in enumerate(pairwise(cuts)):
@@ -134,7 +135,7 @@ def test_dreamerv3_with_chunks_in_a_circle_is_refused(tmp_path: Path) -> None:
 
 
 def minari(folder: Path, observations: Any, actions: Any, **spaces: Any) -> Path:
-    """As `HDF5Storage.update_episodes` of Minari leaves it."""
+    """Write a dataset like `HDF5Storage.update_episodes` of Minari."""
     (folder / "data").mkdir()
     with h5py.File(folder / "data" / "main_data.hdf5", "w", track_order=True) as file:
         group = file.create_group("episode_0")
@@ -155,7 +156,7 @@ def minari(folder: Path, observations: Any, actions: Any, **spaces: Any) -> Path
 
 
 def changed(folder: Path) -> Any:
-    """The file of a dataset, to be written to."""
+    """Open the file of a dataset for writing."""
     return h5py.File(folder / "data" / "main_data.hdf5", "r+")
 
 

@@ -1,4 +1,4 @@
-"""Files of a stranger: each is refused in one sentence that names it, runs nothing and allocates nothing."""
+"""Untrusted files: each gives one error with its name, runs no code and allocates no memory."""
 
 import io
 import json
@@ -27,7 +27,7 @@ FLOATS = "{'descr': '<f4', 'fortran_order': False, 'shape': "
 
 
 def refusal(path: Path) -> str:
-    """The one sentence with which a path, or a file in its folder, is refused; it may take 8 MB."""
+    """Return the single sentence that refuses a path or a file in its folder, within 8 MB of memory."""
     tracemalloc.start()
     try:
         with pytest.raises(UserError) as refused:
@@ -46,7 +46,7 @@ def folder_of(path: Path) -> Path:
 
 
 def arrays(**changes: Any) -> dict[str, Any]:
-    """The arrays of one episode of our own."""
+    """Return the arrays of one episode in our own format."""
     last = np.arange(4) == 3
     flags = {"is_first": np.arange(4) == 0, "is_last": last, "is_terminal": last}
     action = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
@@ -56,7 +56,7 @@ def arrays(**changes: Any) -> dict[str, Any]:
 
 
 def saved(folder: Path, name: str = "episode_000001-4.npz", **changes: Any) -> Path:
-    """Add a file with one episode, changed, to a folder of our own episodes."""
+    """Add a file with one modified episode to a folder of our own episodes."""
     np.savez_compressed(folder / name, **arrays(**changes))
     describe(folder)
     return folder / name
@@ -75,7 +75,7 @@ def test_what_the_cases_here_change_is_an_episode(tmp_path: Path) -> None:
 
 
 def with_member(folder: Path, data: bytes, name: str = "vector.npy", **options: Any) -> Path:
-    """One episode whose array `vector` is the bytes `data`."""
+    """Return an episode whose array `vector` consists of the bytes `data`."""
     path = saved(folder, vector=None)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(name, data, **options)
@@ -83,14 +83,14 @@ def with_member(folder: Path, data: bytes, name: str = "vector.npy", **options: 
 
 
 def npy(shape: str, data: bytes = bytes(32), start: str = FLOATS, version: int = 1) -> bytes:
-    """A file of numpy with any shape."""
+    """Return a numpy file with any shape."""
     header = f"{start}{shape}, }}\n".encode()
     size = struct.pack("<H" if version == 1 else "<L", len(header))
     return b"\x93NUMPY" + bytes([version, 0]) + size + header + data
 
 
 class Payload:
-    """What pickle would call."""
+    """An object whose unpickling calls code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,7 +148,8 @@ def test_a_zip_that_would_grow_more_than_deflate_allows(tmp_path: Path) -> None:
 
 
 def test_a_zip_bomb_within_what_deflate_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    zeros = np.zeros((4, 10_000_000), np.uint8)  # 40 MB, in 40 kB
+    # 40 MB that compress to 40 kB.
+    zeros = np.zeros((4, 10_000_000), np.uint8)
     path = saved(tmp_path, vector=zeros)
     assert path.stat().st_size < 100_000
     monkeypatch.setattr(bounds, "MOST_BYTES", 10_000_000)
@@ -197,7 +198,8 @@ def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
         path.write_bytes(whole[:stop])
         refusal(path)
     chance = np.random.default_rng(0)
-    for _ in range(300):  # each is refused, or the change hit nothing that is read
+    # Each file is refused, unless the change affects only unread bytes.
+    for _ in range(300):
         data = bytearray(whole)
         data[chance.integers(len(data))] ^= 1 << chance.integers(8)
         path.write_bytes(data)
@@ -306,7 +308,7 @@ def test_folders_without_episodes(tmp_path: Path) -> None:
 
 
 def hdf5(folder: Path, change: Callable[[Any], None] | None = None) -> Path:
-    """A dataset of Minari with one episode, changed."""
+    """Write a Minari dataset with one modified episode."""
     path = folder / "main_data.hdf5"
     with h5py.File(path, "w") as file:
         group = file.create_group("episode_0")
@@ -319,7 +321,7 @@ def hdf5(folder: Path, change: Callable[[Any], None] | None = None) -> Path:
 
 
 def swapped(name: str, make: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Put what `make` makes in the place of an array."""
+    """Replace an array by the output of `make`."""
 
     def change(group: Any) -> None:
         del group[name]
@@ -456,7 +458,7 @@ def test_metadata_that_lies(tmp_path: Path, space: Any, reason: str) -> None:
 
 
 def test_metadata_that_names_code_runs_nothing(tmp_path: Path) -> None:
-    """Minari's own library makes an environment by `env_spec` if a space is missing."""
+    """Minari's own library creates an environment from `env_spec` if a space is missing."""
     path = hdf5(tmp_path)
     spec = {"id": "A-v0", "entry_point": "os:mkdir", "kwargs": {"path": str(tmp_path / "ran")}}
     text = json.dumps(spec | {"additional_wrappers": [], "vector_entry_point": None})

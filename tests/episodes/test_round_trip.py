@@ -1,4 +1,4 @@
-"""What is written is read again bit for bit, in every format."""
+"""Written episodes are read back bit for bit, in every format."""
 
 import json
 import tracemalloc
@@ -64,7 +64,8 @@ def test_episodes_are_written_and_read_one_at_a_time(tmp_path: Path, form: Forma
     try:
         write_episodes(tmp_path / "e", form, (episode(spec, 100, seed=seed) for seed in range(30)), spec)
         assert sum(1 for _ in find_episodes(tmp_path / "e").read(spec.action)) == 30
-        assert tracemalloc.get_traced_memory()[1] < 12_000_000  # of 37 MB in all
+        # The total is 37 MB.
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
     finally:
         tracemalloc.stop()
 
@@ -101,7 +102,8 @@ def test_a_dataset_of_minari_is_named_after_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "größe 1.5"
     write_episodes(folder, Format.minari, [episode(CATCH, 3)], CATCH)
     name = json.loads((folder / "data" / "metadata.json").read_text())["dataset_id"]
-    assert name == "reverie/größe_1_5-v0"  # Minari 0.5.3 takes letters, digits, - and _ alone
+    # Minari 0.5.3 accepts only letters, digits, - and _.
+    assert name == "reverie/größe_1_5-v0"
 
 
 def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Faults that keep tensors, arrays and objects in containers that only grow."""
+"""Faults that retain tensors, arrays and objects in growing containers."""
 
 import collections
 import gc
@@ -17,23 +17,23 @@ from reverie.testing.faults import attach
 from .wrap import after_environment_step, after_sample, after_update
 
 BLOCK = 32_000
-"""Float32 numbers that a fault keeps at a time where the run itself offers nothing large: 128 kB."""
+"""Number of float32 values per fault if the run itself has no large data: 128 kB."""
 
 
 def observations_kept(run: WorldModelOrchestrator) -> None:
-    """Keep what the environments return in a list: a replay without eviction."""
+    """Keep all observations in a list, like a replay without eviction."""
     kept = attach(run, "arrivals", [])
     after_environment_step(run, lambda arrival: kept().append(arrival))
 
 
 def views_of_batches(run: WorldModelOrchestrator) -> None:
-    """Keep one row of each batch; the view holds the whole batch."""
+    """Keep one row of each batch. The view keeps the whole batch alive."""
     kept = attach(run, "first_frames", [])
     after_sample(run, lambda batch: kept().append(_an_observation(batch)[0, 0]))
 
 
 def hook_each_update(run: WorldModelOrchestrator) -> None:
-    """Register another forward hook at each update, and never remove one."""
+    """Register another forward hook at each update, without removing any."""
     encoder = weakref.proxy(run.parts.workflow.world_model.encoder)
 
     def register(_: object) -> None:
@@ -44,18 +44,19 @@ def hook_each_update(run: WorldModelOrchestrator) -> None:
 
 
 def cycles(run: WorldModelOrchestrator) -> None:
-    """Drop tensors that have grown old in reference cycles, which only a full garbage collection frees."""
+    """Drop old tensors in reference cycles, which only a full garbage collection frees."""
 
     def drop(_: object) -> None:
         node: dict[str, Any] = {"data": torch.ones(BLOCK)}
         node["self"] = node
-        gc.collect(1)  # an object in use for a while reaches the oldest generation by itself; this one now
+        # An object in use for a while reaches the oldest generation by itself. This call speeds that up.
+        gc.collect(1)
 
     after_update(run, drop)
 
 
 def exceptions_kept(run: WorldModelOrchestrator) -> None:
-    """Keep exceptions; their tracebacks keep the frames, and those their local variables."""
+    """Keep exceptions. Their tracebacks keep the frames with their local variables alive."""
     kept = attach(run.parts.workflow, "errors", [])
 
     def fail(_: object) -> None:
@@ -69,13 +70,13 @@ def exceptions_kept(run: WorldModelOrchestrator) -> None:
 
 
 def results_by_step(run: WorldModelOrchestrator) -> None:
-    """Remember something under each step's number: a cache without a limit."""
+    """Store an entry for each step's number, like a cache without a limit."""
     kept, count = attach(run.parts.workflow, "by_update", {}), itertools.count()
     after_update(run, lambda _: kept().update({next(count): np.ones(BLOCK, np.float32)}))
 
 
 def optimizers_replaced(run: WorldModelOrchestrator) -> None:
-    """Make a new optimiser at each update and keep the old one."""
+    """Create a new optimizer at each update, and keep the old one."""
     kept = attach(run.parts.workflow, "old_optimizers", [])
     workflow = weakref.proxy(run.parts.workflow)
 
@@ -86,7 +87,7 @@ def optimizers_replaced(run: WorldModelOrchestrator) -> None:
 
 
 def callbacks_kept(run: WorldModelOrchestrator) -> None:
-    """Schedule a callback at each update and never run it; its closure holds a tensor."""
+    """Schedule a callback at each update without running it. Its closure references a tensor."""
     kept = attach(run, "callbacks", [])
 
     def schedule(_: object) -> None:
@@ -97,19 +98,19 @@ def callbacks_kept(run: WorldModelOrchestrator) -> None:
 
 
 def queue_not_drained(run: WorldModelOrchestrator) -> None:
-    """Put pictures into a queue that nobody reads."""
+    """Put images into a queue that is never read."""
     kept = attach(run.reports, "pictures", queue.Queue())
     after_sample(run, lambda batch: kept().put(_an_observation(batch)[0].numpy().copy()))
 
 
 def deque_without_limit(run: WorldModelOrchestrator) -> None:
-    """Hold the latest batches in a deque without `maxlen`."""
+    """Keep the latest batches in a deque without `maxlen`."""
     kept = attach(run.parts.workflow, "recent", collections.deque())
     after_sample(run, lambda batch: kept().append(batch))
 
 
 def metrics_history(run: WorldModelOrchestrator) -> None:
-    """Append plain numbers to a history that is never shortened: no tensor, no array."""
+    """Append plain numbers to a history without a limit: no tensor, no array."""
     kept, count = attach(run, "history", []), itertools.count()
 
     def remember(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Faults that keep autograd graphs alive: what the incident reports were about."""
+"""Faults that keep autograd graphs alive, the subject of the incident reports."""
 
 import functools
 import itertools
@@ -15,16 +15,16 @@ from reverie.testing.faults import Detached, act_unguarded, act_with_graph, atta
 from .wrap import after_total, after_update
 
 GLOBAL_TRACE: list[Tensor] = []
-"""What a module of one's own might collect for debugging, and what no component of a run owns."""
+"""A list in which a user's module might collect values for debugging. No component of a run owns it."""
 
 
 def rssm_half_detached(run: WorldModelOrchestrator) -> None:
-    """Detach the cached latents and forget the recurrent state next to them."""
+    """Detach the cached latents, but not the recurrent state next to them."""
     act_unguarded(run, Detached.half_stoch)
 
 
 def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
-    """Keep the state of every 5th step with its graph, for a plot that nobody draws."""
+    """Keep every 5th state with its graph, for a plot that is never drawn."""
     rssm = run.parts.workflow.world_model.rssm
     act_with_graph(run.parts.workflow)
     kept, calls = attach(run.parts.workflow, "kept_states", []), itertools.count()
@@ -42,13 +42,13 @@ def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
 
 
 def losses_after_backward(run: WorldModelOrchestrator) -> None:
-    """Keep every loss, undetached, after its backward pass: the nodes stay, their buffers are gone."""
+    """Keep every loss, undetached, after its backward pass. The nodes stay, but their buffers are freed."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     after_total(run, lambda total: kept().append(total))
 
 
 def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
-    """Keep every loss whose backward pass retains its graph."""
+    """Keep every loss, with a backward pass that retains its graph."""
     kept = attach(run.parts.workflow, "losses_kept", [])
 
     def keep(total: Any) -> None:
@@ -59,7 +59,7 @@ def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
 
 
 def moving_average_of_losses(run: WorldModelOrchestrator) -> None:
-    """Average the loss without detaching it: a chain through every update."""
+    """Average the loss without detaching it, which chains all updates."""
     workflow: Any = weakref.proxy(run.parts.workflow)
     workflow.average_loss = torch.zeros((), device=workflow.device)
 
@@ -70,11 +70,12 @@ def moving_average_of_losses(run: WorldModelOrchestrator) -> None:
 
 
 def gradient_of_gradient(run: WorldModelOrchestrator) -> None:
-    """Make a gradient with `create_graph=True`: parameter and gradient hold each other inside C++."""
+    """Create a gradient with `create_graph=True`: parameter and gradient reference each other in C++."""
 
     def penalise(_: object) -> None:
         parameter = nn.Parameter(torch.ones(50_000, device=run.parts.workflow.device))
-        with warnings.catch_warnings():  # PyTorch itself warns of this fault
+        # PyTorch itself warns about this fault.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parameter.square().sum().backward(create_graph=True)
 

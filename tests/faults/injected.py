@@ -1,4 +1,4 @@
-"""Every fault of the zoo that is injected into the run itself, by its name."""
+"""All faults of the zoo that are injected into the run itself, by name."""
 
 from reverie.testing.faults import FAULTS as OF_THE_INCIDENTS
 from reverie.testing.faults import Fault

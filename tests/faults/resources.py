@@ -1,4 +1,4 @@
-"""Faults outside Python's memory: native memory, shared memory, files, processes."""
+"""Faults outside Python memory: native memory, shared memory, files and processes."""
 
 import ctypes
 import os
@@ -16,21 +16,22 @@ SHARED_BYTES = 1_000_000
 
 
 def native_memory(run: WorldModelOrchestrator) -> None:
-    """Take memory from the C library and lose the pointer, as a faulty extension does."""
+    """Allocate memory from the C library and lose the pointer, like a faulty extension."""
     library = ctypes.CDLL(None)
     library.calloc.restype = ctypes.c_void_p
     after_update(run, lambda _: library.calloc(1, NATIVE_BYTES))
 
 
 def shared_memory(run: WorldModelOrchestrator) -> None:
-    """Create a block of shared memory at each update and close none."""
+    """Create a block of shared memory at each update without closing any."""
     kept = attach(run, "shared", [])
 
     def create(_: object) -> None:
         block = SharedMemory(create=True, size=SHARED_BYTES)
         assert block.buf is not None
-        block.buf[:] = bytes(SHARED_BYTES)  # touched, or it takes no memory
-        # Its name goes at once, so that whatever happens to this process, nothing is left behind.
+        # Untouched memory would not count.
+        block.buf[:] = bytes(SHARED_BYTES)
+        # The name is removed immediately, so that no block outlives this process.
         block.unlink()
         kept().append(block)
 
@@ -38,18 +39,19 @@ def shared_memory(run: WorldModelOrchestrator) -> None:
 
 
 def files_left_open(run: WorldModelOrchestrator) -> None:
-    """Open a file at each update and close none."""
+    """Open a file at each update without closing any."""
     kept = attach(run, "descriptors", [])
     after_update(run, lambda _: kept().append(os.open(os.devnull, os.O_RDONLY)))
 
 
 def processes_left_running(run: WorldModelOrchestrator) -> None:
-    """Start a worker at every tenth update and stop none."""
+    """Start a worker at every tenth update without stopping any."""
     kept = attach(run, "workers", [])
 
     def start(_: object) -> None:
         if run.updates % 10 == 0:
-            command = [sys.executable, "-c", "import sys; sys.stdin.read()"]  # ends with this process
+            # The worker ends with this process.
+            command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
             kept().append(subprocess.Popen(command, stdin=subprocess.PIPE))
 
     after_update(run, start)

@@ -12,7 +12,7 @@ FIRST_UPDATE = 40
 
 
 def main(folder: Path) -> None:
-    """Run every fault and every decoy, one after the other."""
+    """Run all faults and decoys, one after another."""
     rows, outcomes = [], {}
     with zoo.separate_process() as outcome_of, tempfile.TemporaryDirectory() as runs:
         for name in (*zoo.LEAKS, *zoo.DECOYS):
@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
 
 
 def cells(name: str, outcome: zoo.Outcome) -> list[str]:
-    """Return the cells of one row; of the culprits that are named, the line that has the right one."""
+    """Return the cells of one row. Of several reported culprits, the line with the right one is shown."""
     if outcome.found_at is None:
         return [name, zoo.description(name), "silent", "", ""]
     lines = outcome.culprits.splitlines()

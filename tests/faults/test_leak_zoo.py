@@ -1,4 +1,4 @@
-"""Every fault in the real pipeline gets its verdict, its culprit is named; decoys stay silent."""
+"""Each fault in the real pipeline gets its verdict and its culprit. Decoys give no findings."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,13 +7,13 @@ import pytest
 
 from . import zoo
 
-# `clean` is the run with evaluations and checkpoints; the table runs each decoy alone.
+# `clean` is the run with evaluations and checkpoints. The table runs each decoy separately.
 TOGETHER = (
     "losses_as_numbers+bounded_history+sawtooth+truncated_backpropagation+accumulated_gradients",
     "burst_every_twelfth_update+one_step_up",
     "allocator_keeps_pages+mapped_file",
 )
-# Each of several culprits has to be named; the table runs each fault alone.
+# Each of several culprits must be reported. The table runs each fault separately.
 AT_ONCE = (
     "native_memory+ctypes_malloc",
     "files_left_open+sockets+processes_left_running+shared_memory",
@@ -47,7 +47,8 @@ def test_a_fault_gets_its_verdict_and_its_culprit_is_named(
     assert [fault.culprit for fault in faults if fault.culprit not in outcome.culprits] == []
     if faults[0].verdict == "leak":
         assert not outcome.is_flat
-        assert outcome.steps_left > 0  # memory.on_leak=stop
+        # memory.on_leak=stop ended the run.
+        assert outcome.steps_left > 0
 
 
 @pytest.mark.parametrize("names", TOGETHER)
@@ -63,7 +64,8 @@ def test_what_fills_or_slows_down_ends_no_run(
 ) -> None:
     outcome = outcome_of(tmp_path / "run", names, f"training.total_timesteps={zoo.PATIENT_STEPS}")
     assert outcome.steps_left <= 0 and "leak" not in outcome.verdicts, outcome.text
-    if "1000" not in names:  # those still fill after 56 samples
+    # Decoys of 1000 still fill after 56 samples.
+    if "1000" not in names:
         assert not outcome.verdicts, outcome.text
 
 

@@ -1,4 +1,4 @@
-"""Leaks as users write them, outside all that belongs to the run; and what looks like one and is none."""
+"""Leaks in user code, outside the run's objects, and decoys that resemble them."""
 
 import collections
 import ctypes
@@ -19,7 +19,7 @@ from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrato
 from .wrap import after_environment_step, after_update
 
 BYTES = 60_000
-"""What one call of a user's code keeps: 120 KB a log interval after each step of the environments."""
+"""Bytes kept by one call of user code, or 120 KB per log interval if called at each environment step."""
 
 TRACE: list[np.ndarray] = []
 EPISODES: dict[int, dict[str, Any]] = {}
@@ -36,7 +36,7 @@ class Logger:
 
 
 class Recorder:
-    """A user's wrapper that keeps what it has shown."""
+    """A user's wrapper that keeps its frames."""
 
     def __init__(self) -> None:
         self.frames: list[np.ndarray] = []
@@ -61,13 +61,13 @@ def class_attribute(run: WorldModelOrchestrator) -> None:
 
 
 def closure(run: WorldModelOrchestrator) -> None:
-    """Keep an array in a variable of a closure at each step."""
+    """Keep an array in a closure variable at each step."""
     remembered: list[np.ndarray] = []
     after_environment_step(run, lambda _: remembered.append(np.ones(BYTES, np.uint8)))
 
 
 def lru_cache(run: WorldModelOrchestrator) -> None:
-    """Call a function that has a cache without a useful limit, with a new number at each step."""
+    """Call a function that has a cache without an effective limit, with a new number at each step."""
     numbers = iter(range(10**9))
 
     def look(_: Any) -> None:
@@ -77,12 +77,12 @@ def lru_cache(run: WorldModelOrchestrator) -> None:
 
 
 def queue_of_views(run: WorldModelOrchestrator) -> None:
-    """Put the first row of a frame of 60 KB into a queue that nobody reads."""
+    """Put the first row of a frame of 60 KB into a queue that is never read."""
     after_environment_step(run, lambda _: FRAMES.put(np.ones((100, BYTES // 100), np.uint8)[0]))
 
 
 def dict_by_episode(run: WorldModelOrchestrator) -> None:
-    """Keep each step under its number, in a dict that is never emptied."""
+    """Keep each step by number in a dict that is never cleared."""
 
     def remember(_: Any) -> None:
         EPISODES[len(EPISODES)] = {"obs": np.ones(BYTES, np.uint8), "done": False}
@@ -91,7 +91,7 @@ def dict_by_episode(run: WorldModelOrchestrator) -> None:
 
 
 def list_of_a_thread(run: WorldModelOrchestrator) -> None:
-    """Hand each step to a thread, which keeps it in a local variable."""
+    """Pass each step to a thread, which keeps it in a local variable."""
     inbox: queue.Queue[np.ndarray] = queue.Queue()
 
     def collect() -> None:
@@ -114,7 +114,7 @@ def byte_strings(run: WorldModelOrchestrator) -> None:
 
 
 def exceptions(run: WorldModelOrchestrator) -> None:
-    """Keep an exception, and by its traceback the frame, at each step."""
+    """Keep an exception, and through its traceback the frame, at each step."""
 
     def fail(_: Any) -> None:
         observation = np.ones(BYTES, np.uint8)
@@ -127,28 +127,29 @@ def exceptions(run: WorldModelOrchestrator) -> None:
 
 
 def frames_of_a_wrapper(run: WorldModelOrchestrator) -> None:
-    """Keep all frames in a wrapper of the environment."""
+    """Keep all frames in an environment wrapper."""
     after_environment_step(run, Recorder())
 
 
 def sockets(run: WorldModelOrchestrator) -> None:
-    """Open a socket at each step and close none."""
+    """Open a socket at each step without closing any."""
     after_environment_step(run, lambda _: SOCKETS.append(socket.socket()))
 
 
 def anonymous_maps(run: WorldModelOrchestrator) -> None:
-    """Map memory past the allocator at each step and unmap none."""
+    """Map memory outside the allocator at each step without unmapping any."""
 
     def map_more(_: Any) -> None:
         block = mmap.mmap(-1, 4 * BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        block.write(bytes(4 * BYTES))  # touched, or it takes no memory
+        # Untouched memory would not count.
+        block.write(bytes(4 * BYTES))
         MAPS.append(block)
 
     after_environment_step(run, map_more)
 
 
 def maps_of_a_library(run: WorldModelOrchestrator) -> None:
-    """Let a library map memory past the allocator at each step, and lose the address."""
+    """Let a library map memory outside the allocator at each step, and lose the address."""
     library = ctypes.CDLL(None)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -163,7 +164,7 @@ def maps_of_a_library(run: WorldModelOrchestrator) -> None:
 
 
 def ctypes_malloc(run: WorldModelOrchestrator) -> None:
-    """Take memory by `ctypes` at each step, and lose the pointer."""
+    """Allocate memory through `ctypes` at each step, and lose the pointer."""
     library = ctypes.CDLL(None)
     library.malloc.restype = ctypes.c_void_p
 
@@ -190,17 +191,18 @@ LEAKS: dict[str, tuple[Callable[[WorldModelOrchestrator], None], str]] = {
         (ctypes_malloc, "no Python object holds it: native memory"),
     )
 }
-"""What each has to be named as."""
+"""Each leak with the required text of its report."""
 
 
 def cache_of(entries: int) -> Callable[[WorldModelOrchestrator], None]:
-    """Return a decoy that fills a cache and then stops."""
+    """Return a decoy that fills a cache of `entries` entries and then stops."""
 
     def inject(run: WorldModelOrchestrator) -> None:
         cache: list[np.ndarray] = []
 
         def fill(_: Any) -> None:
-            for _ in range(max(1, entries // 250)):  # full after 250 steps of the loop at most
+            # The cache is full after at most 250 steps of the loop.
+            for _ in range(max(1, entries // 250)):
                 if len(cache) < entries:
                     cache.append(np.ones(BYTES, np.uint8))
 
@@ -212,7 +214,7 @@ def cache_of(entries: int) -> Callable[[WorldModelOrchestrator], None]:
 
 
 def logarithm(run: WorldModelOrchestrator) -> None:
-    """Hold what grows like the logarithm of the number of steps."""
+    """Keep objects whose number grows like the logarithm of the steps."""
     held: list[bytes] = []
     steps = iter(range(1, 10**9))
 
@@ -230,4 +232,4 @@ def bounded_deque(run: WorldModelOrchestrator) -> None:
 
 
 DECOYS = (cache_of(60), cache_of(160), cache_of(1000), logarithm, bounded_deque)
-"""None of them may end a run under memory.on_leak=stop."""
+"""Decoys, which must not end a run under memory.on_leak=stop."""

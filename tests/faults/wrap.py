@@ -1,4 +1,4 @@
-"""Where faults take hold of a run: around its updates, its losses, its steps."""
+"""Hooks through which faults enter a run: its updates, its losses and its steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from reverie.workflows.base import UpdateOutput
 
 
 def after_update(run: WorldModelOrchestrator, act: Callable[[UpdateOutput], None]) -> None:
-    """Call `act` with what each update leaves behind."""
+    """Call `act` with the result of each update."""
     after_call(run.parts.workflow, "update", act)
     after_call(run.parts.workflow, "update_world_model", act)
 
@@ -24,9 +24,9 @@ def after_total(run: WorldModelOrchestrator, act: Callable[[Tensor], None]) -> N
 
 
 def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], None]) -> None:
-    """Call `act` with each batch that is drawn from the replay, in memory of its own.
+    """Call `act` with a copy of each batch sampled from the replay.
 
-    Reverie's loop has every batch written over the one before, which no keeper of batches can make grow.
+    Reverie's loop overwrites the previous batch, so keeping batches would otherwise not use more memory.
     """
     draw = run.parts.replay.sample
 
@@ -38,5 +38,5 @@ def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], Non
 
 
 def after_environment_step(run: WorldModelOrchestrator, act: Callable[[TimeStep], None]) -> None:
-    """Call `act` with what each step of the environments brings."""
+    """Call `act` with the result of each environment step."""
     after_call(run.parts.environment, "step", act)

@@ -1,4 +1,4 @@
-"""Runs of the real pipeline with a fault or a decoy inside, each in a process of its own."""
+"""Runs of the real pipeline with a fault or a decoy, each in its own process."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from . import injected, user_code
 from .wrap import after_environment_step, after_update
 
 STEPS = 560
-"""56 samples of 8 steps, from which on an alarm can come, after the first update at step 40."""
+"""56 samples of 8 steps, the minimum for an alarm, after the first update at step 40."""
 
 SETTINGS = (
     "experiment=dreamer_catch",
@@ -42,19 +42,21 @@ SETTINGS = (
     "training.log_interval=8",
     "training.checkpoint_interval=0",
     "training.video_interval=0",
-    "memory.check_interval=0",  # the verdict has to find it alone
+    # The verdict must find the fault without this check.
+    "memory.check_interval=0",
     "memory.leak_threshold_mb=0.2",
-    "memory.leak_share=0",  # no patience: half a minute of growth is all the evidence there is
+    # Without patience, half a minute of growth is all the evidence.
+    "memory.leak_share=0",
     "logger.progress=plain",
     "logger.tensorboard=false",
     f"training.total_timesteps={STEPS}",
 )
 
 PATIENT_STEPS = 1200
-"""150 samples: growth is seen after 56 of them, and a cache that fills is full before the end."""
+"""150 samples. Growth is detected after 56, and a filling cache is full before the end."""
 
 POPULATION_STEPS = 1400
-"""70 generations, of one sample each."""
+"""70 generations with one sample each."""
 
 POPULATION_SETTINGS = (
     "experiment=erl_pendulum",
@@ -80,7 +82,7 @@ POPULATION_SETTINGS = (
 
 
 def clean(run: WorldModelOrchestrator) -> None:
-    """Change nothing."""
+    """Change nothing in the run."""
 
 
 def losses_as_numbers(run: WorldModelOrchestrator) -> None:
@@ -101,7 +103,7 @@ def bounded_history(run: WorldModelOrchestrator) -> None:
 
 
 def sawtooth(run: WorldModelOrchestrator) -> None:
-    """Pile up ten tensors, drop them all, begin again."""
+    """Accumulate ten tensors, drop them all, and start again."""
     kept = attach(run, "pieces", [])
 
     def pile_up(_: Any) -> None:
@@ -113,7 +115,7 @@ def sawtooth(run: WorldModelOrchestrator) -> None:
 
 
 def burst_every_twelfth_update(run: WorldModelOrchestrator) -> None:
-    """Take 20 MB for a moment at every twelfth update."""
+    """Allocate 20 MB temporarily at every twelfth update."""
 
     def burst(_: Any) -> None:
         if run.updates % 12 == 0:
@@ -123,7 +125,7 @@ def burst_every_twelfth_update(run: WorldModelOrchestrator) -> None:
 
 
 def one_step_up(run: WorldModelOrchestrator) -> None:
-    """Take a workspace of 8 MB once, late, as a compiler does."""
+    """Allocate a workspace of 8 MB once, late, like a compiler."""
     kept = attach(run, "workspace", {})
 
     def compile_late(_: Any) -> None:
@@ -147,7 +149,7 @@ def truncated_backpropagation(run: WorldModelOrchestrator) -> None:
 
 
 def accumulated_gradients(run: WorldModelOrchestrator) -> None:
-    """Let gradients accumulate over four updates."""
+    """Accumulate gradients over four updates."""
     weight = torch.ones(100_000, requires_grad=True)
 
     def accumulate(_: Any) -> None:
@@ -159,24 +161,26 @@ def accumulated_gradients(run: WorldModelOrchestrator) -> None:
 
 
 def allocator_keeps_pages(run: WorldModelOrchestrator) -> None:
-    """Free 99 of 100 small blocks: the C allocator keeps their pages."""
+    """Free 99 of 100 small blocks, so that the C allocator keeps their pages."""
     kept = attach(run, "few", [])
 
     def fragment(_: Any) -> None:
-        if run.updates <= 4:  # many small blocks, of which every hundredth stays
+        # Of many small blocks every hundredth stays.
+        if run.updates <= 4:
             kept().extend([torch.ones(500) for _ in range(2000)][::100])
 
     after_update(run, fragment)
 
 
 def mapped_file(run: WorldModelOrchestrator) -> None:
-    """Touch ever more of a mapped file: the page cache grows."""
+    """Touch more and more of a mapped file, so that the page cache grows."""
     path = run.run_dir / "mapped.bin"
     kept = attach(run, "mapped", np.memmap(path, np.uint8, "w+", shape=(20_000_000,)))
 
     def touch(_: Any) -> None:
         start = run.updates * 100_000 % 20_000_000
-        kept()[start : start + 100_000] = 1  # the page cache grows, what is in use does not
+        # The page cache grows, but not the memory in use.
+        kept()[start : start + 100_000] = 1
 
     after_update(run, touch)
 
@@ -201,23 +205,23 @@ DECOYS: dict[str, Callable[[WorldModelOrchestrator], None]] = {
 LEAKS: dict[str, Fault] = injected.FAULTS | {
     name: Fault(inject, culprit) for name, (inject, culprit) in user_code.LEAKS.items()
 }
-"""Faults of the run itself, and of code around it."""
+"""Faults of the run itself, and of surrounding user code."""
 
 
 def description(name: str) -> str:
-    """Return what a fault or a decoy does, in one sentence."""
+    """Return the description of a fault or a decoy in one sentence."""
     inject = LEAKS[name].inject if name in LEAKS else DECOYS[name]
     return (inject.__doc__ or "").partition("\n")[0]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a certificate said, as one process can tell another."""
+    """The result of a certificate, in a form that can be sent between processes."""
 
     is_flat: bool
     steps: int
     steps_left: int
-    """Steps that were asked for and not taken."""
+    """Requested steps that were not executed."""
 
     verdicts: list[str]
     culprits: str
@@ -229,9 +233,9 @@ class Outcome:
 
 @contextmanager
 def separate_process() -> Iterator[Callable[..., Outcome]]:
-    """Give `outcome_of` a process of its own for each run: what a fault leaves behind must not reach another.
+    """Give each run of `outcome_of` its own process, because a fault's leftovers must not affect another run.
 
-    They are forked from one process that has imported everything and done nothing.
+    The processes are forked from one process that has only imported everything.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["reverie.commands.certify", "torch._dynamo"])
@@ -240,7 +244,7 @@ def separate_process() -> Iterator[Callable[..., Outcome]]:
 
 
 def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outcome:
-    """Run with a fault or a decoy, or with several of one kind, by their names with + between."""
+    """Run with a fault or a decoy, or with several of one kind, given by names joined with +."""
     torch.set_num_threads(1)
     names = (fault or "").split("+")
     if fault and DECOYS.keys() >= set(names):

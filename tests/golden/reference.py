@@ -1,4 +1,4 @@
-"""Loads the numbers recorded from the author's implementation into our modules."""
+"""Load the numbers recorded from the author's implementation into our modules."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,14 @@ Arrays = dict[str, NDArray]
 
 @dataclass(frozen=True)
 class Golden:
-    """One recorded run and our workflow with its initial parameters."""
+    """One recorded run, and our workflow with its initial parameters."""
 
     case: str
     arrays: Arrays
     workflow: DreamerWorkflow
 
     def batch(self, index: int) -> SequenceBatch:
-        """Return a recorded batch in our form."""
+        """Return a recorded batch in our format."""
         get = lambda name: self.arrays[f"batch{index}/{name}"]  # noqa: E731
         key = "vector" if self.case == "vector" else "image"
         action = torch.from_numpy(get("action"))
@@ -50,7 +50,7 @@ class Golden:
         )
 
     def named(self, prefix: str) -> dict[str, Tensor]:
-        """Return recorded tensors (`param0`, `param5`, `grad`) under our parameter names and layouts."""
+        """Return recorded tensors (`param0`, `param5`, `grad`) with our parameter names and layouts."""
         found = {}
         for ours, theirs, layout in name_map(self.case):
             if f"{prefix}/{theirs}" in self.arrays:
@@ -59,7 +59,7 @@ class Golden:
 
 
 def load(case: str, ranks: Ranks = ALONE) -> Golden:
-    """Return the recorded run `case` with our workflow holding its initial parameters."""
+    """Return the recorded run `case` with our workflow, which has its initial parameters."""
     arrays = dict(np.load(FOLDER / f"{case}.npz"))
     is_vector = case == "vector"
     spec = ArraySpec((5,), np.dtype(np.float32)) if is_vector else ArraySpec((64, 64, 3), np.dtype(np.uint8))
@@ -91,7 +91,7 @@ def load(case: str, ranks: Ranks = ALONE) -> Golden:
 
 
 def all_parameters(workflow: DreamerWorkflow) -> dict[str, Tensor]:
-    """Return every parameter, the slow critic's included, by name."""
+    """Return all parameters by name, including those of the slow critic."""
     modules = nn.ModuleDict({"world_model": workflow.world_model, "controller": workflow.controller})
     return dict(modules.named_parameters())
 
@@ -172,7 +172,7 @@ def _dense(ours: str, theirs: str):
 
 
 def _stoch_first(kernel: Tensor) -> Tensor:
-    """The reference's vector decoder alone reads concat[stoch, deter]; ours reads every head's feature."""
+    """Reorder a kernel, because only the reference's vector decoder reads concat[stoch, deter]."""
     return torch.cat([kernel[16:], kernel[:16]]).t()
 
 

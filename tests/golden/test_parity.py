@@ -1,4 +1,4 @@
-"""Our tokens, latents, losses, gradients and updates equal the author's implementation, number for number."""
+"""Tokens, latents, losses, gradients and updates equal the author's implementation."""
 
 import pytest
 import torch
@@ -11,17 +11,17 @@ from .reference import CASES, Golden, all_parameters, load
 MODE = Noise(None, torch.device("cpu"))
 
 # With every action at its mean, the gradient of a continuous policy's mean is exactly zero: log p(a) is flat
-# at a = mean. The reference computes the mean twice, by two compiled programs, and records their rounding
-# difference as a gradient of 1e-7, which LaProp's normalisation then blows up to full steps. That is noise
-# nobody can reproduce, so this head alone is moved along the recorded path, in proportion to the step sizes;
-# what remains of it shows in the critic's last layer (2e-4 instead of 1e-4), which learns from the imagined
-# actions.
+# at a = mean. The reference computes the mean twice, with two compiled programs, and records their rounding
+# difference as a gradient of 1e-7, which LaProp's normalization amplifies to full steps. This noise cannot be
+# reproduced, so only this head is moved along the recorded path, in proportion to the step sizes. The
+# remaining difference appears in the critic's last layer (2e-4 instead of 1e-4), which learns from the
+# imagined actions.
 MEAN_HEAD = ("controller.actor.out.weight", "controller.actor.out.bias")
 MOVED = (0.0, 1 / 9, 3 / 9, 6 / 9, 1.0)
 
 
 def relative(ours: Tensor, theirs: Tensor) -> float:
-    """Norm of the difference over the norm of the reference."""
+    """Return the norm of the difference over the norm of the reference."""
     ours = ours.detach()
     return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-12))
 

@@ -28,7 +28,7 @@ CREATE_GRAPH = r"ignore:Using backward\(\) with create_graph=True"
 
 
 class HalfDetached(RSSM):
-    """Detaches what it returns and not what it caches: the defect of the incident."""
+    """Detaches its outputs but not its cache, like the defect in the incident."""
 
     def observe(self, *args: Any, **kwargs: Any) -> RSSMOutput:
         seen = super().observe(*args, **kwargs)
@@ -36,7 +36,7 @@ class HalfDetached(RSSM):
 
 
 class StochDetached(RSSM):
-    """Detaches the cached sample and not the recurrent state."""
+    """Detaches the cached sample, but not the recurrent state."""
 
     def observe(self, *args: Any, **kwargs: Any) -> RSSMOutput:
         seen = super().observe(*args, **kwargs)
@@ -46,7 +46,7 @@ class StochDetached(RSSM):
 
 
 def act(rssm: RSSM, steps: int, detach: bool = False) -> RSSMOutput:
-    """Act for some steps, one call each; return what the last one saw."""
+    """Act for some steps, with one call per step, and return the last output."""
     noise, is_first = seeded(0), torch.zeros(2, 1, dtype=torch.bool)
     for _ in range(steps - 1):
         tokens, action = torch.randn(2, 1, TOKEN_SIZE), torch.randn(2, 1, ACTION_SIZE)
@@ -63,7 +63,7 @@ def only(report: GraphReport) -> GraphHolder:
 def growth_of(
     step: Callable[[], object], roots: dict[str, Any], before: int = 20, after: int = 10
 ) -> GraphGrowth:
-    """Return how the only holder changes while `step` is made a few times more."""
+    """Return the change of the only holder over several calls of `step`."""
     for _ in range(before):
         step()
     first = find_graph_holders(roots)
@@ -287,7 +287,8 @@ def test_graphs_that_meet_are_reported_together_and_those_of_one_parameter_are_n
 
 def test_bytes_count_each_storage_once_and_not_what_the_roots_hold_anyway() -> None:
     weight, data = nn.Parameter(torch.ones(1000)), torch.ones(1000)
-    product = [weight * data]  # saves both factors
+    # This saves both factors.
+    product = [weight * data]
     assert only(find_graph_holders({"weight": weight, "data": data, "kept": product})).nbytes == 0
     assert only(find_graph_holders({"weight": weight, "kept": product})).nbytes == 4000
     assert only(find_graph_holders({"kept": product})).nbytes == 8000
@@ -394,7 +395,7 @@ def test_a_thousand_scans_allocate_nothing_that_stays() -> None:
             find_graph_holders({"rssm": rssm})
         gc.collect()
         counts.append(in_use_bytes())
-    # One object kept at each scan would be 4,800 bytes each time; the first time fills the caches of malloc.
+    # One retained object per scan would be 4,800 bytes each time. The first scan fills malloc's caches.
     assert min(after - before for before, after in pairwise(counts)) < 1000
 
 

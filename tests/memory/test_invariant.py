@@ -97,5 +97,5 @@ def test_it_stops_at_the_first_graph_and_at_its_limit() -> None:
 
 def test_a_workflow_is_small_to_walk() -> None:
     roots = trained()
-    # The cost of the check goes with this number, at 4 us an object; 493 objects at size12m.
+    # The cost of the check is proportional to this number, at 4 us per object (493 objects at size12m).
     assert walk(roots).objects < 800

@@ -1,4 +1,4 @@
-"""The Python of docs/find_a_leak.md runs as it is written."""
+"""The Python code of docs/find_a_leak.md runs unmodified."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The recorder writes whole files on CUDA, and nothing elsewhere."""
+"""The recorder writes complete files on CUDA, and no files elsewhere."""
 
 from pathlib import Path
 
@@ -25,7 +25,8 @@ def test_a_leak_on_the_gpu_is_measured_and_its_line_is_named(tmp_path: Path) -> 
     kept = []
     try:
         for step in range(30):
-            kept += [torch.zeros(2_000, device="cuda") for _ in range(4)]  # 8,000 bytes, rounded to 8,192
+            # 8,000 bytes are rounded up to 8,192.
+            kept += [torch.zeros(2_000, device="cuda") for _ in range(4)]
             path = recorder.save(step)
             assert path == tmp_path / "memory_snapshots" / f"snapshot_step_{step}.pickle"
     finally:
@@ -40,5 +41,6 @@ def test_a_leak_on_the_gpu_is_measured_and_its_line_is_named(tmp_path: Path) -> 
     assert series[-1].allocated_bytes == torch.cuda.memory_allocated()
     (last,) = (tmp_path / "memory_snapshots").glob("snapshot_step_29.pickle")
     data = load(last)
-    assert isinstance(data, dict) and all(len(trace) <= 1 for trace in data["device_traces"])  # no history
+    # The snapshot has no history.
+    assert isinstance(data, dict) and all(len(trace) <= 1 for trace in data["device_traces"])
     assert not list((tmp_path / "memory_snapshots").glob("*.part"))

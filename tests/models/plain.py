@@ -1,4 +1,4 @@
-"""The recurrent step written out plainly, from the parameters of ours; and states to start from."""
+"""The recurrent step in plain form, with our parameters, and initial states."""
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def dense(x: Tensor, layer: torch.nn.Module) -> Tensor:
 
 
 def plain_step(core: BlockGRU, deter: Tensor, stoch: Tensor, action: Tensor) -> Tensor:
-    """Return the next recurrent state, block by block, every block reading its own concatenation; float64."""
+    """Return the next recurrent state in float64, block by block, each with its own concatenation."""
     deter, stoch, action = deter.double(), stoch.double(), action.double()
     action = action / torch.maximum(action.abs(), torch.ones_like(action))
     shared = [

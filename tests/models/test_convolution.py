@@ -1,4 +1,4 @@
-"""Convolution stages against slow forms that index every pixel."""
+"""Convolution stages compared with slow forms that index every pixel."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Categorical latents and two-hot numbers: literal values and laws."""
+"""Categorical latents and two-hot numbers: literal values and properties."""
 
 import math
 import subprocess
@@ -25,13 +25,15 @@ from .tiny import MODE, TINY, seeded
 
 HEAD = TwoHotHead(7, layers=1, config=TINY)
 BINS = HEAD.bins
-END = 4.85165194e8  # symexp(20)
+# This is symexp(20).
+END = 4.85165194e8
 
 
 def encode(value: float) -> Tensor:
-    """Return the two-hot target of `value`, read off the gradient of the loss.
+    """Return the two-hot target of `value`, derived from the gradient of the loss.
 
-    The gradient is softmax - target; all mass lies on a bin far from the target: elsewhere it is -target.
+    The gradient is softmax - target. All probability is on a bin far from the target, so elsewhere the
+    gradient is -target.
     """
     far = 0 if value > 0 else 254
     logits = torch.zeros(255)
@@ -91,7 +93,7 @@ def test_zero_logits_predict_exactly_zero() -> None:
 
 
 def test_in_bfloat16_a_head_forgets_that_weights_of_mirrored_bins_differ() -> None:
-    # With logits rounded to bfloat16 the largest error below is 500 to 1,600, and does not fall.
+    # With logits rounded to bfloat16, the largest error below would be 500 to 1,600, and would not fall.
     torch.manual_seed(0)
     head = TwoHotHead(8, layers=1, config=ModelConfig(units=64))
     half = 1e-3 * torch.randn(128, 64)
@@ -113,7 +115,7 @@ def test_in_bfloat16_a_head_forgets_that_weights_of_mirrored_bins_differ() -> No
 
 @pytest.mark.gpu
 def test_compiled_zero_logits_predict_exactly_zero_too() -> None:
-    # In a process of its own: the shape checks of the tests cannot be compiled.
+    # A separate process, because the shape checks of the tests cannot be compiled.
     program = (
         "import torch; from reverie.models import ModelConfig, TwoHotHead\n"
         "head = TwoHotHead(7, 1, ModelConfig()).cuda()\n"
@@ -175,7 +177,8 @@ def test_samples_come_as_often_as_their_probabilities_say() -> None:
     assert torch.equal(onehot.sum(-1), torch.ones(draws)) and set(onehot.unique().tolist()) == {0.0, 1.0}
     expected = draws * probs
     chi_square = float(((onehot.sum(0) - expected).square() / expected).sum())
-    assert chi_square < 20.5  # 99.9 % point of 5 degrees of freedom
+    # The limit is the 99.9 % point for 5 degrees of freedom.
+    assert chi_square < 20.5
 
 
 def test_noise_without_a_generator_gives_the_mode() -> None:

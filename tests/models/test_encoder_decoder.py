@@ -1,4 +1,4 @@
-"""What the encoder reads and the decoder predicts, key by key."""
+"""Inputs of the encoder and predictions of the decoder, key by key."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from reverie.utils.timestep import ArraySpec
 from .tiny import TINY, perturb
 
 BYTE, FLOAT = np.dtype(np.uint8), np.dtype(np.float32)
-# Named so that neither the order of insertion nor images before vectors is the sorted order.
+# The sorted order of these names differs from the insertion order and from images before vectors.
 SPECS = {
     "wrist": ArraySpec((48, 64, 1), BYTE),
     "pose": ArraySpec((2, 2), FLOAT),

@@ -1,4 +1,4 @@
-"""Imagination: the prior rolled forward under a policy."""
+"""Imagination: rolling the prior forward under a policy."""
 
 import torch
 from torch import Tensor

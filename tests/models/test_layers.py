@@ -1,4 +1,4 @@
-"""Layers against formulas written out, and their initial values."""
+"""Layers compared with explicit formulas, and their initial values."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from reverie.utils.timestep import ActionSpec
 
 from .tiny import TINY, perturb
 
-WIDE_SIGMA = 1 / 0.87962566  # bound of a truncated normal of standard deviation 1, over 2
+# Half the bound of a truncated normal with standard deviation 1.
+WIDE_SIGMA = 1 / 0.87962566
 
 
 def norm_then_silu(x: Tensor, scale: Tensor) -> Tensor:
@@ -29,7 +30,8 @@ def norm_then_silu(x: Tensor, scale: Tensor) -> Tensor:
 def test_norm_and_silu_equal_their_formula_with_the_epsilon_inside_the_root(size: float, grad: bool) -> None:
     norm = NormSiLU(24)
     perturb(norm)
-    x = torch.randn(5, 24) * size + size  # a mean, which must not be subtracted
+    # The mean must not be subtracted.
+    x = torch.randn(5, 24) * size + size
     with torch.set_grad_enabled(grad):
         y = norm(x)
     torch.testing.assert_close(y.double(), norm_then_silu(x, norm.scale), atol=1e-6, rtol=1e-5)
@@ -86,7 +88,7 @@ def test_the_norm_computes_in_single_precision_whatever_it_is_given() -> None:
     y = norm(x).detach()
     assert y.dtype == torch.bfloat16
     scaled = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-4).sqrt() * norm.scale.double()
-    # One rounding before the SiLU and one after it.
+    # There is one rounding before the SiLU and one after it.
     expected = torch.nn.functional.silu(scaled.detach().bfloat16())
     torch.testing.assert_close(y, expected, rtol=2**-7, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""The optimiser against a slow float64 form of its four lines."""
+"""The optimizer compared with a slow float64 version of its four lines."""
 
 import copy
 import math
@@ -15,11 +15,12 @@ from reverie.utils.errors import UserError
 
 FINITE = torch.tensor(True)
 SHAPES = [(5, 3), (7,), (2, 2, 4), (1,)]
-SIZES = [1.0, 1e-6, 1e4, 1e-12]  # of the gradients; 1e4 is clipped, 1e-12 is normal business for eps=1e-20
+# Gradient sizes. 1e4 is clipped, and 1e-12 is a normal value for eps=1e-20.
+SIZES = [1.0, 1e-6, 1e4, 1e-12]
 
 
 class SlowLaProp:
-    """One tensor at a time, one number at a time, float64."""
+    """Processes one tensor and one number at a time, in float64."""
 
     def __init__(self, parameters: list[NDArray], config: OptimizerConfig) -> None:
         self.p, self.c, self.t = [p.astype(np.float64).flatten() for p in parameters], config, 0

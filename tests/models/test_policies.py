@@ -1,4 +1,4 @@
-"""Policies and the heads that give them."""
+"""Policies and their heads."""
 
 import itertools
 import math
@@ -24,7 +24,8 @@ def test_a_bounded_normal_keeps_mean_and_spread_in_their_bounds() -> None:
 
 def test_a_bounded_normal_scores_raw_actions_summed_over_dimensions() -> None:
     policy = bounded_normal(torch.randn(9, 3), torch.randn(9, 3))
-    action = policy.sample(seeded(0).normal(9, 3)) * 3  # beyond [-1, 1] too: nothing is squashed or clipped
+    # Values beyond [-1, 1] are included, because actions are neither squashed nor clipped.
+    action = policy.sample(seeded(0).normal(9, 3)) * 3
     torch_form = torch.distributions.Independent(torch.distributions.Normal(policy.mean, policy.std), 1)
     by_hand = -(((action - policy.mean) / policy.std) ** 2) / 2 - policy.std.log() - math.log(2 * math.pi) / 2
     torch.testing.assert_close(policy.log_prob(action), by_hand.sum(-1))
@@ -90,7 +91,7 @@ def test_each_of_several_choices_has_a_uniform_share_of_its_own() -> None:
 
 
 def test_the_gradient_of_several_choices_is_that_of_one_choice_of_their_product() -> None:
-    """REINFORCE with an entropy bonus, against autograd through the table of all six joint actions."""
+    """REINFORCE with an entropy bonus, compared with autograd over the table of all six joint actions."""
     actor = Actor(FEATURE, ActionSpec(5, True, PARTS), 0.01, TINY)
     perturb(actor, 1.0)
     feature, gain = torch.randn(6, FEATURE), torch.randn(6)

@@ -1,4 +1,4 @@
-"""Returns against the mixture of n-step returns that defines them."""
+"""Returns compared with the mixture of n-step returns that defines them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from reverie.models import ReturnNormalizer, lambda_return
 
 
 def n_step(reward: Tensor, discount: Tensor, value: Tensor, t: int, n: int) -> float:
-    """Return the n rewards after step t and the value n steps later, all discounted."""
+    """Return the discounted sum of n rewards after step t and of the value n steps later."""
     total, carried = 0.0, 1.0
     for k in range(t + 1, t + n + 1):
         total += carried * float(reward[k])
@@ -18,7 +18,7 @@ def n_step(reward: Tensor, discount: Tensor, value: Tensor, t: int, n: int) -> f
 
 
 def mixture(reward: Tensor, discount: Tensor, value: Tensor, lambda_: float) -> Tensor:
-    """Return (1 - lambda) sum_n lambda^(n-1) G(n), the rest of the weight on the longest return."""
+    """Return (1 - lambda) sum_n lambda^(n-1) G(n), with the remaining weight on the longest return."""
     last = reward.shape[0] - 1
     returns = []
     for t in range(last):
@@ -31,7 +31,8 @@ def mixture(reward: Tensor, discount: Tensor, value: Tensor, lambda_: float) -> 
 def trajectories() -> tuple[Tensor, Tensor, Tensor]:
     reward, value = torch.randn(2, 3, 9, dtype=torch.float64).unbind(0)
     discount = 0.9 + 0.1 * torch.rand(3, 9, dtype=torch.float64)
-    discount[1, 4] = 0.0  # a terminal inside
+    # This is a terminal state in the middle.
+    discount[1, 4] = 0.0
     return reward, discount, value
 
 
@@ -79,7 +80,8 @@ def test_the_first_reward_and_value_are_not_used() -> None:
 def test_a_truncation_bootstraps_from_the_value_of_the_final_observation() -> None:
     reward, discount, value = trajectories()
     lambda_ = torch.full_like(reward, 0.95)
-    lambda_[0, 3] = 0.0  # the final record of an episode that did not terminate
+    # This is the final record of an episode that did not terminate.
+    lambda_[0, 3] = 0.0
     got = lambda_return(reward, discount, value, lambda_)
     assert float(got[0, 2]) == pytest.approx(float(reward[0, 3] + discount[0, 3] * value[0, 3]))
     torch.testing.assert_close(got[0, :3], mixture(reward[0, :4], discount[0, :4], value[0, :4], 0.95))

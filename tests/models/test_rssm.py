@@ -1,4 +1,4 @@
-"""The RSSM: its step written out plainly, its resets, and the laws of its scan."""
+"""The RSSM: its step in plain form, its resets, and properties of its scan."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ TIME = 64
 
 
 def inputs(time: int = TIME) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens, previous actions and first flags of a window without episode borders."""
+    """Return tokens, previous actions and first flags of a window without episode boundaries."""
     tokens = torch.randn(BATCH, time, TOKEN_SIZE)
     action = torch.randn(BATCH, time, ACTION_SIZE) * 2
     return tokens, action, torch.zeros(BATCH, time, dtype=torch.bool)
@@ -25,7 +25,7 @@ def latent_noise(time: int = TIME) -> Tensor:
 
 
 def mode_noise(first: Tensor) -> Tensor:
-    """Return the noise that makes the most probable class win."""
+    """Return the noise with which the most probable class wins."""
     return torch.ones(*first.shape, TINY.stoch, TINY.classes)
 
 
@@ -240,7 +240,8 @@ def test_the_gradient_of_the_last_state_reaches_the_first_token_through_deter_an
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     sizes = gradient.abs().sum((0, 2))
     assert bool((sizes[:3] > 0).all()) and float(sizes[3]) == 0.0
-    first[:, 2] = True  # a new episode also stops the gradient
+    # A new episode also stops the gradient.
+    first[:, 2] = True
     observed = rssm.observe(tokens, action, first, latent_noise(4), state=random_state())
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     assert float(gradient[:, :2].abs().sum()) == 0.0 and float(gradient[:, 2].abs().sum()) > 0.0
@@ -252,7 +253,7 @@ def test_unimix_lets_a_latent_take_a_class_that_the_logits_exclude() -> None:
     certain[:, 0] = 1e3
     for layer in (rssm.posterior_out, rssm.prior[1]):
         layer.bias.data.copy_(certain.flatten())  # pyright: ignore[reportCallIssue, reportArgumentType]
-    # Class 1 has 0.01 / 3 of the probability; in the first latent alone it arrives 1000 times as early.
+    # Class 1 has probability 0.01 / 3. Only in the first latent does it arrive 1000 times earlier.
     noise = torch.ones(BATCH, 1, TINY.stoch, TINY.classes)
     noise[:, :, 0, 1] = 1e-3
     expected = torch.tensor([1, 0, 0, 0, 0]).expand(BATCH, TINY.stoch)

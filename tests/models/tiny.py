@@ -1,4 +1,4 @@
-"""Small sizes, for tests that compare numbers."""
+"""Small sizes for tests that compare numbers."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from reverie.models import RSSM, ModelConfig, Noise
 CPU = torch.device("cpu")
 MODE = Noise(None, CPU)
 
-# Every width differs from every other, so that no mixed-up pair of axes fits.
+# All widths differ, so that swapped axes are detected.
 TINY = ModelConfig(
     units=16,
     deter=32,
@@ -31,7 +31,7 @@ def seeded(seed: int) -> Noise:
 
 @torch.no_grad()
 def perturb(module: nn.Module, size: float = 0.2) -> None:
-    """Move every parameter off its initial value: no head stays zero, no norm scale one, no bias zero."""
+    """Change all parameters from their initial values: zero heads and biases, and norm scales of one."""
     for parameter in module.parameters():
         parameter.add_(size * torch.randn_like(parameter))
 

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of one training step."""
+"""The training step described in docs/architecture.md."""
 
 import subprocess
 import sys
@@ -52,7 +52,9 @@ def test_a_step_is_seven_files_deep_and_a_run_starts_one_environment_and_makes_o
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("{'environments'"))
-    assert lines[at] == "{'environments': 2, 'plans': 1}"  # the second is the run's own
-    assert lines[at + 1] == "[]"  # a run of another game imports no instrument of Pong
+    # The second environment is the run's own.
+    assert lines[at] == "{'environments': 2, 'plans': 1}"
+    # A run of another game imports no Pong instruments.
+    assert lines[at + 1] == "[]"
     files = lines[at + 2 :]
     assert len(files) <= 7, files

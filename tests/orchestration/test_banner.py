@@ -1,4 +1,4 @@
-"""What is shown before a run starts is true and complete."""
+"""The banner before a run is correct and complete."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A run whose environments are played by other processes: exact, bounded in age, and there after a kill."""
+"""A run with external collectors: exact, bounded staleness, and recovery after kills."""
 
 import contextlib
 import os
@@ -51,8 +51,10 @@ COLLECTED = (
     "env.num_envs=6",
     "training.learning_starts=60",
     "collect.collectors=2",
-    "collect.steps=3",  # so that episodes of 7 steps go over several parcels
-    f"collect.max_staleness={STALENESS}",  # less than what is on its way: updates have to wait
+    # Episodes of 7 steps then span several rollouts.
+    "collect.steps=3",
+    # This is less than the steps in flight, so updates must wait.
+    f"collect.max_staleness={STALENESS}",
     "training.total_timesteps=400",
     "training.video_interval=0",
 )
@@ -60,7 +62,7 @@ COLLECTED = (
 
 @pytest.fixture(scope="module")
 def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of which a collector was killed."""
+    """Return a finished run in which a collector was killed."""
     run_dir = tmp_path_factory.mktemp("collected") / "run"
     process = server.start("train", *COLLECTED, f"run_dir={run_dir}")
 
@@ -70,14 +72,15 @@ def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path
     process.wait_until(lambda: bool(collectors()))
     process.wait_for('"train/updates"', run_dir / "metrics.jsonl")
     os.kill(collectors()[0], signal.SIGKILL)
-    ended = process.end()  # it fails if a process of the cluster lives on
+    # This fails if a cluster process is still alive.
+    ended = process.end()
     assert ended.code == 0, ended.error
     assert "A new one begins new episodes there" in ended.error
     return run_dir
 
 
 def require_exact_ratio(run_dir: Path, step: int) -> None:
-    """One update for every 4 steps since the first update."""
+    """Check for one update per 4 steps since the first update."""
     state = saved_loop(run_dir, step)
     assert state["updates"] == 1 + int((step - state["ratio"]["start_step"]) / 4)
 
@@ -99,7 +102,7 @@ def test_streams_have_no_gap_and_begin_with_the_seeds_of_their_environments(kill
     for part in played:
         rows = records.rows(np.arange(3 * part, 3 * part + 3), np.zeros(3, int))
         (first,) = replay._values(rows, [f"{OBSERVATION_PREFIX}image"])
-        # The third collector takes the place of the one that was killed, perhaps before it had sent a step.
+        # The third collector replaces the killed one, which may not have sent a step yet.
         begun = [
             make_environment(half, named_seed(config.seed, "collector", start), first=3 * part).reset()
             for start in (part, 2)
@@ -111,7 +114,8 @@ def test_a_run_continues_with_other_episodes(killed_run: Path, tmp_path: Path) -
     run_dir = Path(shutil.copytree(killed_run, tmp_path / "run"))
     resume(run_dir, "training.total_timesteps=430")
     last = saved_steps(run_dir)[-1]
-    assert saved_loop(run_dir, last)["environment"] == {"starts": 5}  # two, one more for the killed one, two
+    # Two, one replacement for the killed one, and two.
+    assert saved_loop(run_dir, last)["environment"] == {"starts": 5}
     require_exact_ratio(run_dir, last)
 
 
@@ -164,7 +168,8 @@ def test_reverie_collect_says_that_nothing_answers() -> None:
 def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.setenv(name, "")  # so that it is unset again afterwards
+        # This makes monkeypatch unset it afterwards.
+        monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
 
 
@@ -224,7 +229,7 @@ def test_a_program_that_has_imported_ray_before_starts_a_cluster_with_a_token() 
 
 @contextlib.contextmanager
 def cluster(mode: str, token: str) -> Iterator[str]:
-    """A cluster in a process of its own, as Ray's settings of authentication last as long as a process."""
+    """Start a cluster in its own process, because Ray's authentication settings last for the process."""
     variables = os.environ | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": token}
     command = [sys.executable, "-c", CLUSTER]
     with subprocess.Popen(

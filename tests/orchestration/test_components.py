@@ -1,4 +1,4 @@
-"""What a run says that its parts hold is what they hold."""
+"""The memory reported by a run's components equals their actual memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     named = sizes["networks/world_model"].pinned_bytes + sizes["networks/controller"].pinned_bytes
     assert named + sizes["normalizer"].pinned_bytes == bytes_of(networks)
-    # LaProp holds two numbers for each trained one, and a handful of counters.
+    # LaProp stores two numbers per trained parameter, and a few counters.
     optimizers = sum(sizes[f"optimizers/{learner}"].pinned_bytes for learner in LEARNERS)
     assert 0 < optimizers - 2 * 4 * parts.workflow.num_parameters < 100
 
@@ -43,7 +43,8 @@ def test_the_parts_of_the_replay_add_up_to_it(parts: Parts) -> None:
 
 
 def test_a_replay_on_a_gpu_is_held_there_but_for_its_index(parts: Parts) -> None:
-    parts.replay.config.storage = ReplayStorage.cuda  # the parts are those that a plan declares
+    # The components equal those in a plan.
+    parts.replay.config.storage = ReplayStorage.cuda
     census = measure_components(components(parts, {}))
     assert census.bytes_by_device["cuda"] == parts.replay.plan.arena_bytes
     assert census.sizes["replay/index"].devices == ("cpu",)

@@ -1,4 +1,4 @@
-"""The same seed gives the same numbers, in this process and in another; a different seed does not."""
+"""The same seed gives the same numbers in any process, and another seed gives others."""
 
 import os
 import subprocess

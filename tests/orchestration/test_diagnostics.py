@@ -1,4 +1,4 @@
-"""What a run says about its memory is what its parts say."""
+"""A run's memory diagnostics equal the values of its components."""
 
 from collections.abc import Iterator
 from pathlib import Path

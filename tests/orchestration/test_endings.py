@@ -1,4 +1,4 @@
-"""How a run ends when something fails: exit code, sentence, and what is on disk afterwards."""
+"""Exits after failures: exit code, message, and the files that remain."""
 
 import json
 import shutil
@@ -52,7 +52,8 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
     state = latest_checkpoint(run_dir).model(torch.device("cpu"))
     assert all(value.isfinite().all() for value in state["world_model"].values())
     updates = intervals_of(run_dir)[-1]["train/updates"]
-    monkeypatch.setattr(DreamerWorkflow, "total", total)  # mended: the run can be continued
+    # The fault is removed, so the run can be continued.
+    monkeypatch.setattr(DreamerWorkflow, "total", total)
     resume(run_dir)
     assert intervals_of(run_dir)[-1]["train/updates"] > updates
 
@@ -61,11 +62,13 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
 def test_a_full_gpu_leaves_a_checkpoint_and_advice(
     overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = DreamerWorkflow.update_world_model  # the steps of the warm-up
+    # These are the warm-up steps.
+    update = DreamerWorkflow.update_world_model
     calls = iter(range(10**6))
 
     def runs_out(self: DreamerWorkflow, batch: object) -> object:
-        if self.device.type != "meta" and next(calls) == 10:  # the plan's rehearsal does not count
+        # The plan's dry run does not count.
+        if self.device.type != "meta" and next(calls) == 10:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
         return update(self, batch)  # type: ignore[arg-type]
 
@@ -76,7 +79,8 @@ def test_a_full_gpu_leaves_a_checkpoint_and_advice(
     assert stopped.value.code == GPU_MEMORY_EXIT_CODE
     log = (run_dir / "train.log").read_text()
     assert "Tried to allocate 2.00 GiB" in log and "plan.fit_gib" in log and "resume=" in log
-    assert saved_steps(run_dir) == [80]  # 10 updates from step 40 on, one for every 4 steps
+    # 10 updates from step 40 on, one per 4 steps.
+    assert saved_steps(run_dir) == [80]
     resume(run_dir)
     assert intervals_of(run_dir)[-1]["train/updates"] > 10
 
@@ -126,7 +130,8 @@ def test_a_run_that_is_in_use_saves_at_sigusr1_and_refuses_a_second_process(
     process.send(signal.SIGKILL)
     process.end()
     assert len(saved_steps(run_dir)) == 1
-    latest_checkpoint(run_dir)  # whole
+    # This fails unless the checkpoint is complete.
+    latest_checkpoint(run_dir)
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])

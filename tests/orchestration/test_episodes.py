@@ -1,4 +1,4 @@
-"""Returns, lengths and frames of episodes, from arrivals written out by hand."""
+"""Returns, lengths and frames of episodes, from literal arrivals."""
 
 from dataclasses import replace
 
@@ -19,14 +19,14 @@ def spec_of(**observation: ArraySpec) -> EnvSpec:
 
 
 def pictures(first: int, channels: int = 3) -> NDArray[np.uint8]:
-    """Images of two environments: one filled with `first`, one with 99, which nobody asks for."""
+    """Return images of two environments: one filled with `first`, and one with 99 that is not recorded."""
     return np.stack([np.full((2, 2, channels), value, np.uint8) for value in (first, 99)])
 
 
 def recorded(
     recorder: EpisodeRecorder, steps: list[tuple[int, str, str]], channels: int = 3
 ) -> list[list[int] | None]:
-    """For each (value, first, last): the values of the frames that are returned there, or None."""
+    """Return the values of the recorded frames, or `None`, for each (value, first, last)."""
     results = []
     for value, first, last in steps:
         frames = recorder.add(arrival([0.0, 0.0], first, last, pictures(value, channels)))
@@ -123,7 +123,8 @@ def test_without_an_image_it_keeps_what_is_drawn_made_smaller_and_of_one_size() 
     spec = replace(spec_of(speed=ArraySpec((3,), np.dtype(np.float32))), renders=True)
     recorder = EpisodeRecorder(spec, render=draw)
     assert recorder.planned_bytes == 1000 * 128 * 128 * 3
-    assert recorder.add(arrival([0, 0], first="01")) is None  # nobody asked: nothing is drawn
+    # No recording is requested, so no frame is rendered.
+    assert recorder.add(arrival([0, 0], first="01")) is None
     recorder.request()
     steps = [arrival([0, 0], first="01"), arrival([0, 0]), arrival([0, 0]), arrival([0, 0], last="0")]
     *_, frames = [recorder.add(step) for step in steps]

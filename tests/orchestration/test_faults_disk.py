@@ -1,4 +1,4 @@
-"""A disk that fills up, for each kind of file: what is said, what is left, and how the run goes on."""
+"""A full disk for each kind of file: the message, the remaining files, and the continuation."""
 
 import os
 import shutil
@@ -26,7 +26,8 @@ from ..runs.warm import Ended, Server
 
 SHORT = (
     *CATCH,
-    *("model.deter=256", "model.classes=8", "model.depth=8", "model.strided=true"),  # of MODEL_BYTES
+    # The model is large enough for MODEL_BYTES.
+    *("model.deter=256", "model.classes=8", "model.depth=8", "model.strided=true"),
     "training.learning_starts=1000",
     "training.log_interval=4",
     "training.checkpoint_interval=16",
@@ -39,19 +40,19 @@ PAGE, MODEL_BYTES = 4096, 3_500_000
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What 32 steps come to that no fault has touched."""
+    """Return the result of 32 steps without faults."""
     return identity(start(tmp_path_factory.mktemp("whole") / "run", *SHORT, "training.total_timesteps=32"))
 
 
 @pytest.fixture(scope="module")
 def half_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 16 of them."""
+    """Return a run of the first 16 steps."""
     return start(tmp_path_factory.mktemp("half") / "run", *SHORT, "training.total_timesteps=16")
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own in memory."""
+    """Return a separate file system in memory."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
@@ -73,7 +74,7 @@ def leave_room(disk: Path, nbytes: int) -> None:
 
 
 def assert_stopped_cleanly(ended: Ended, run_dir: Path, file: str) -> None:
-    """One sentence that names the file; what is left is whole, and nothing of it is half a file."""
+    """Check for one sentence with the file's name, and that the remaining files are complete."""
     assert ended.code == 2
     assert "Traceback" not in ended.error and "ignored" not in ended.error
     assert ended.last_line.startswith("error: ") and " cannot be written: " in ended.last_line
@@ -95,7 +96,7 @@ def assert_nothing_half_written(run_dir: Path) -> None:
 
 
 def assert_goes_on(server: Server, run_dir: Path, whole: dict[str, str]) -> None:
-    """With room again, the run ends as the one that never met a fault."""
+    """Check that after space is freed, the run ends like the run without faults."""
     ended = server.run("train", f"resume={run_dir}", "training.total_timesteps=32", "logger.tensorboard=true")
     assert ended.code == 0, ended.error
     assert identity(run_dir) == whole
@@ -134,7 +135,8 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(
     ended = server.run("train", f"resume={run_dir}", *settings)
     assert_stopped_cleanly(ended, run_dir, file)
     is_told_before = "step 32: checkpoint failed: [Errno 28] No space left on device" in ended.error
-    assert is_told_before == ("checkpoints/" in ended.last_line)  # training went on up to its end then
+    # The training reached its end before the failure.
+    assert is_told_before == ("checkpoints/" in ended.last_line)
     assert files_in(run_dir / "checkpoints") == before
     resize(small_disk, 64_000_000)
     assert_goes_on(server, run_dir, whole)
@@ -178,14 +180,16 @@ def test_a_run_that_cannot_begin_to_write_leaves_all_as_it_was(
     run_dir = tmp_path / "run"
     shutil.copytree(half_run, run_dir)
     before = files_in(run_dir)
-    settings = ("training.total_timesteps=16", "logger.tensorboard=false")  # as it was
+    # These are the settings before the failure.
+    settings = ("training.total_timesteps=16", "logger.tensorboard=false")
     ended = server.run("train", f"resume={run_dir}", *settings, file_bytes=limit)
     assert_stopped_cleanly(ended, run_dir, "" if file == "config.yaml" else file)
     after = files_in(run_dir)
     assert after.pop("train.log").startswith(before.pop("train.log"))
     assert after.keys() == before.keys()
     changed = [name for name in after if after[name] != before[name]]
-    assert changed == ([] if file == "config.yaml" else ["config.yaml"])  # which notes what was asked
+    # config.yaml records the requested settings.
+    assert changed == ([] if file == "config.yaml" else ["config.yaml"])
 
 
 def test_a_log_that_may_not_grow_is_no_reason_to_stop(

@@ -1,4 +1,4 @@
-"""Folders that a run cannot use: read-only, of another experiment, or with damaged checkpoints."""
+"""Folders that a run cannot use: read-only, from another experiment, or with damaged checkpoints."""
 
 import shutil
 from pathlib import Path
@@ -14,18 +14,18 @@ STEPS = (*SHORT, "training.checkpoint_interval=16", "training.total_timesteps=32
 
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """32 steps of Catch with checkpoints at 16 and 32."""
+    """Return a run of 32 steps of Catch with checkpoints at 16 and 32."""
     return start(tmp_path_factory.mktemp("catch") / "run", *CATCH, *STEPS, "buffer.chunk_length=4")
 
 
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """32 steps of another task."""
+    """Return a run of 32 steps of another task."""
     return start(tmp_path_factory.mktemp("cartpole") / "run", *CARTPOLE, *STEPS)
 
 
 def assert_refused(ended: Ended, *words: str) -> None:
-    """Exit code 2 and one sentence alone."""
+    """Check for exit code 2 and a single sentence."""
     assert (ended.code, ended.out, ended.error.count("\n")) == (2, "", 1), ended.error
     assert ended.error.startswith("error: ")
     for word in words:
@@ -175,4 +175,5 @@ def test_if_all_checkpoints_are_damaged_each_is_named_and_nothing_changes(
             ended, f"All checkpoints of {run_dir} are damaged: ", *map(str, harmed), "No file was changed"
         )
         assert files_in(run_dir) == before
-    checkpoint_at(run_dir, 16)  # still listed: nothing was thrown away
+    # The checkpoint is still listed, because no file was deleted.
+    checkpoint_at(run_dir, 16)

@@ -1,4 +1,4 @@
-"""Signals and failing environments in runs with worker processes: how they end, and that nothing is left."""
+"""Signals and failing environments in runs with worker processes: their exits and leftovers."""
 
 import contextlib
 import os
@@ -56,9 +56,9 @@ def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def leaves_nothing(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment variables of a run; nothing may be in its TMPDIR afterwards, nor in shared memory.
+    """Yield a run's environment variables, and check for leftovers in TMPDIR and shared memory.
 
-    Other tests may use shared memory meanwhile, of which each living process shows what it has.
+    Other tests may use shared memory at the same time, but their files are mapped by live processes.
     """
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -77,7 +77,7 @@ def shared_memory() -> set[str]:
 
 
 def unmapped(names: set[str]) -> set[str]:
-    """The files of shared memory among `names` that no process has mapped."""
+    """Return the shared-memory files among `names` that no process has mapped."""
     mapped: set[str] = set()
     for process in psutil.process_iter() if names else ():
         with contextlib.suppress(psutil.Error):
@@ -88,7 +88,7 @@ def unmapped(names: set[str]) -> set[str]:
 def begun(
     server: Server, run_dir: Path, environment: dict[str, str], *arguments: str, workers: int = 4
 ) -> Process:
-    """A run in the middle of its steps, with all its workers."""
+    """Return a run in the middle of its steps, with all its workers."""
     process = server.start("train", *arguments, environment=environment)
     process.wait_for('"step"', run_dir / "metrics.jsonl")
     process.wait_for("updates/s", run_dir / "train.log")
@@ -97,12 +97,12 @@ def begun(
 
 
 def workers_of(process: Process) -> list[int]:
-    """Process ids of the environments."""
+    """Return the process ids of the environments."""
     return [pid for pid, command in processes_of(process.pid) if "spawn_main" in command]
 
 
 def waits(process: Process) -> bool:
-    """Whether a run stands still, for half a second by now."""
+    """Return whether a run has not progressed for half a second."""
     run = psutil.Process(process.pid)
     used = run.cpu_times()
     for _ in range(10):
@@ -121,7 +121,8 @@ def test_signals_end_a_run_of_four_processes_with_a_checkpoint_and_nothing_else(
     process.wait_for(": checkpoint ", run_dir / "train.log")
     (first,) = saved_steps(run_dir)
     logged = len(intervals_of(run_dir))
-    process.wait_until(lambda: len(intervals_of(run_dir)) > logged)  # it goes on
+    # The run continues.
+    process.wait_until(lambda: len(intervals_of(run_dir)) > logged)
     process.send(signal.SIGTERM)
     ended = process.end()
     assert (ended.code, "Traceback" in ended.error) == (RESUME_ME_EXIT_CODE, False)
@@ -130,7 +131,8 @@ def test_signals_end_a_run_of_four_processes_with_a_checkpoint_and_nothing_else(
 
     (run_dir / "train.log").write_text("")
     process = begun(server, run_dir, leaves_nothing, f"resume={run_dir}")
-    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C on a terminal is for the workers too
+    # On a terminal, Ctrl-C also reaches the workers.
+    os.killpg(process.pid, signal.SIGINT)
     ended = process.end()
     assert (ended.code, "Traceback" in ended.error) == (RESUME_ME_EXIT_CODE, False)
     assert "failed" not in ended.error
@@ -142,7 +144,8 @@ def test_a_second_ctrl_c_and_a_kill_leave_no_process_and_the_checkpoint_as_it_wa
     tmp_path: Path, server: Server, leaves_nothing: dict[str, str]
 ) -> None:
     run_dir = tmp_path / "run"
-    settings = (ENDLESS, "env.num_envs=2", "env.worker_timeout=0")  # one that stands still is waited for
+    # Without a timeout, a hanging worker is waited for.
+    settings = (ENDLESS, "env.num_envs=2", "env.worker_timeout=0")
     settings = (*FOUR, *settings, f"run_dir={run_dir}")
     process = begun(server, run_dir, leaves_nothing, *settings, workers=2)
     process.send(signal.SIGUSR1)
@@ -159,7 +162,8 @@ def test_a_second_ctrl_c_and_a_kill_leave_no_process_and_the_checkpoint_as_it_wa
 
     (run_dir / "train.log").write_text("")
     process = begun(server, run_dir, leaves_nothing, f"resume={run_dir}", workers=2)
-    os.kill(workers_of(process)[0], signal.SIGSTOP)  # even one that cannot hear of it
+    # A stopped process cannot react to the signal.
+    os.kill(workers_of(process)[0], signal.SIGSTOP)
     process.send(signal.SIGKILL)
     assert process.end().code == -signal.SIGKILL
     assert saved_steps(run_dir) == [step]
@@ -170,9 +174,10 @@ def test_a_second_ctrl_c_and_a_kill_leave_no_process_and_the_checkpoint_as_it_wa
 def test_a_signal_in_a_step_ends_the_run_with_a_checkpoint_of_that_very_step(
     call: int, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While action `call` is executed, `call - 1` actions have come to an end: these are what is saved."""
+    """While action `call` is executed, `call - 1` actions are complete, and these are saved."""
     step = CartPoleEnv.step
-    calls = iter(range(10**6))  # the first one tries the environment, before there is a run
+    # The first call probes the environment before a run exists.
+    calls = iter(range(10**6))
 
     def signalled(self: CartPoleEnv, action: int) -> object:
         if next(calls) == call:
@@ -217,7 +222,7 @@ def test_a_first_run_whose_environment_cannot_start_has_nothing_to_save(
 
 
 def broken_after_one(reset: Callable[..., object]) -> Callable[..., object]:
-    """An environment that holds while it is tried out, before there is a run."""
+    """Return an environment that works while it is probed before a run exists."""
     calls = iter(range(10**6))
 
     def broken(env: CartPoleEnv, *, seed: int | None = None, options: object = None) -> object:
@@ -252,7 +257,7 @@ def test_an_environment_that_is_broken_from_its_first_step_leaves_a_resumed_run_
 def test_a_worker_that_fails_is_named_its_episode_truncated_and_the_run_survives(
     kind: str, timeout: int, reason: str, tmp_path: Path, server: Server, leaves_nothing: dict[str, str]
 ) -> None:
-    """The first episode of environment 1 fails in its second step; those around it are healthy."""
+    """Environment 1's first episode fails in its second step. Its neighbors are healthy."""
     run_dir = tmp_path / "run"
     odd = {(0, 0): 0, (0, 1): 0, (1, 0): 1, (1, 1): 0, (1, 2): 0}
     seed = next(s for s in range(1000) if all(episode_seed(s, *which) % 2 == o for which, o in odd.items()))

@@ -1,4 +1,4 @@
-"""`model.init` begins a run with the networks of another one, and with nothing else of it."""
+"""`model.init` starts a run with the networks of another run, and with no other state."""
 
 import re
 import shutil
@@ -38,7 +38,8 @@ def networks(run: Path, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("source", ["", WEIGHTS])
 def test_a_run_begins_with_the_networks_of_another(catch_run: Path, tmp_path: Path, source: str) -> None:
-    # One update with a rate that changes no float32, after the last step: what is saved is what was loaded.
+    # One update after the last step with a rate too small to change a float32, so the saved weights are the
+    # loaded ones.
     rates = [f"optimizer.{prefix}learning_rate=1e-30" for prefix in ("", "actor_", "critic_")]
     run = start(tmp_path / "run", *BRIEF, *rates, f"model.init={catch_run / source}", "seed=5")
     expected, found = networks(catch_run, 300), networks(run, 60)

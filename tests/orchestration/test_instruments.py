@@ -1,4 +1,4 @@
-"""The loop calls any `Instrument` when it is due, hands it every episode, and saves its state."""
+"""The loop calls each `Instrument` when it is due, passes it every episode, and saves its state."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ COUNTED = "instruments/episodes"
 
 
 class EpisodeCount(Instrument):
-    """Counts episodes, and logs their number."""
+    """Counts episodes and logs their number."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run, 100, self._log)

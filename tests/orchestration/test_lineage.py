@@ -1,4 +1,4 @@
-"""The lineage is written as it happened, survives a crash, and is read back or refused by name."""
+"""The lineage is written as it happens, survives crashes, and is read back or rejected with a reason."""
 
 import json
 import math
@@ -23,7 +23,7 @@ CHILD = Origin((2, 0), ("crossover", "mutation"))
 
 
 def write(run_dir: Path, *fitness: list[float], resume_step: int | None = None, first: int = 0) -> None:
-    """Write generations of three members, the steps of generation g being 100 * (g + 1)."""
+    """Write generations of three members, in which generation g has the steps 100 * (g + 1)."""
     file = JsonLines(run_dir / "lineage.jsonl", resume_step)
     for generation, each in enumerate(fitness, start=first):
         origins = [LEARNER, ELITE, CHILD] if generation else [INITIAL] * 3
@@ -145,7 +145,7 @@ def test_a_run_without_a_generation_is_told_so(tmp_path: Path) -> None:
 
 
 def generation(*fitness: float) -> list[LineageMember]:
-    """Three members: the learner, an elite out of member 1, and a child or a copy of the learner."""
+    """Return three members: the learner, an elite from member 1, and a child or a copy of the learner."""
     origins = (LEARNER, ELITE, INJECTED if fitness[2] == 0 else CHILD)
     return [LineageMember(0, each, origin) for each, origin in zip(fitness, origins, strict=True)]
 
@@ -171,7 +171,7 @@ def test_members_are_counted_by_how_they_came_about_and_what_became_of_them() ->
         operators: (each["elite"], each["parent"], each["discarded"])
         for operators, each in outcomes(run, 1).items()
     }
-    # The child is the fittest of generation 1, the elite that of generation 2; only 0 and 1 have children.
+    # The child is fittest in generation 1, the elite in generation 2. Only 0 and 1 have children.
     assert found == {
         "learner": (0, 2, 0),
         "elite": (1, 1, 0),

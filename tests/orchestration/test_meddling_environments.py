@@ -1,4 +1,4 @@
-"""Runs keep their promises though an environment, or the program, changes settings of the process."""
+"""Runs are unaffected if an environment or the program changes process settings."""
 
 import shutil
 import signal
@@ -18,7 +18,8 @@ MEDDLER = (*CARTPOLE, "env.id=python/meddling.Meddler-v0", "env.kwargs.moment=al
 def test_a_signal_ends_a_run_with_a_checkpoint_in_its_folder_and_it_resumes(
     tmp_path: Path, server: Server
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"  # where the environment changes to
+    # The environment changes to this folder.
+    elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.copy(meddling.__file__, tmp_path)
     place = {"folder": tmp_path, "environment": {"TMPDIR": str(elsewhere)}}

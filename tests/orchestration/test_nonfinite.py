@@ -1,4 +1,4 @@
-"""The guard: what it tells, what it keeps, when it wants the run to go back, and when to stop."""
+"""The non-finite guard: its messages, its saved files, its rollbacks and its stop."""
 
 import logging
 from dataclasses import replace
@@ -95,7 +95,8 @@ def test_what_is_kept_first_makes_the_same_bad_update_again(
     evidence = load_state(guard.folder, "step_000000005")
     again = tiny_workflow()
     again.load_state_dict(evidence["workflow"])
-    assert differing(again.state_dict(), workflow.state_dict()) == {"/noise/update"}  # drawn from by both
+    # The saved and the restored workflow both draw from this generator.
+    assert differing(again.state_dict(), workflow.state_dict()) == {"/noise/update"}
     other = NonFiniteGuard(guard.folder.parent / "again", max_in_a_row=3, state=again.state_dict)
     other.folder.parent.mkdir()
     other.check(5, again.update(batch), batch)
@@ -173,9 +174,8 @@ def test_a_folder_that_cannot_be_written_costs_the_evidence_and_not_the_run(
 def test_evidence_that_could_only_be_written_in_part_is_taken_away(
     guard: NonFiniteGuard, workflow: DreamerWorkflow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (guard.folder / "step_000000001.safetensors").mkdir(
-        parents=True
-    )  # the names can be written, the batch not
+    # The names can be written, but not the batch.
+    (guard.folder / "step_000000001.safetensors").mkdir(parents=True)
     bad(guard, 1, workflow)
     assert "the batch could not be saved (" in caplog.text
     assert names_in(guard.folder) == ["step_000000001.safetensors"]
@@ -192,7 +192,8 @@ def test_counts_outlive_the_process(guard: NonFiniteGuard, workflow: DreamerWork
         bad(other, step, workflow)
     assert other.has_too_many and other.has_rolled_back
     resumed = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
-    resumed.load_state_dict(other.state_dict())  # ended by exit code 4: what was wrong has been mended
+    # The run ended with exit code 4, and the cause is removed.
+    resumed.load_state_dict(other.state_dict())
     assert (resumed.total, resumed.has_too_many, resumed.has_rolled_back) == (4, False, True)
 
 
@@ -202,7 +203,8 @@ def test_on_a_gpu_neither_update_nor_guard_makes_the_host_wait_and_the_verdict_i
 ) -> None:
     workflow = tiny_workflow(device=torch.device("cuda"))
     guard = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
-    workflow.update(make_batch(workflow))  # first calls of CUDA libraries may wait
+    # First calls of CUDA libraries may synchronize.
+    workflow.update(make_batch(workflow))
     batches = [with_bad_reward(make_batch(workflow)), make_batch(workflow)]
     with synchronizing_is("error"):
         guard.check(1, workflow.update(batches[0]), batches[0])

@@ -1,4 +1,4 @@
-"""Kills and signals at rare moments: before the first checkpoint, at the last step, at a rollback."""
+"""Kills and signals at unusual times: before the first checkpoint, at the last step, and in a rollback."""
 
 import os
 import re
@@ -70,7 +70,8 @@ def test_a_run_whose_checkpoints_were_moved_away_keeps_its_log(
 
 
 def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None:
-    odd = ("training.log_interval=36", "training.checkpoint_interval=40")  # the last interval is a part
+    # The last interval is shorter.
+    odd = ("training.log_interval=36", "training.checkpoint_interval=40")
     odd = (*odd, "training.total_timesteps=120")
     unbroken = start(tmp_path / "unbroken", *CATCH, *odd)
     broken = tmp_path / "broken"
@@ -149,7 +150,8 @@ def test_the_best_checkpoint_is_written_once_and_kept_where_episodes_end_togethe
     assert len(written) == 3
     tag = "evaluation/return_mean"
     returns = {line["step"]: line[tag] for line in metrics_of(run_dir) if tag in line}
-    best = max(returns, key=lambda step: returns[step])  # the first one
+    # The first of equal returns wins.
+    best = max(returns, key=lambda step: returns[step])
     assert saved_steps(run_dir) == sorted({int(best), 420})
     assert [each.step for each in list_checkpoints(run_dir) if each.manifest()["best"]] == [best]
 
@@ -160,7 +162,8 @@ def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytes
 
     def spoilt(self: DreamerWorkflow, losses: dict[str, torch.Tensor]) -> torch.Tensor:
         call = next(calls)
-        if call == 33:  # the one that is too many
+        # This call is one too many.
+        if call == 33:
             os.kill(os.getpid(), signal.SIGTERM)
         return total(self, losses) * (1 if call < 30 else torch.nan)
 

@@ -1,4 +1,4 @@
-"""A run that begins with episodes from disk, and one that learns from them alone."""
+"""A run that starts with episodes from disk, and a run that learns only from them."""
 
 import shutil
 from pathlib import Path
@@ -32,7 +32,7 @@ OFFLINE = (*CARTPOLE, "env.num_envs=2", "training.offline=true")
 
 @pytest.fixture(scope="module")
 def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """161 records of CartPole, made up."""
+    """Return 161 artificial records of CartPole."""
     folder = tmp_path_factory.mktemp("episodes")
     write_episodes(folder, Format.own, [episode(VECTOR, n, seed=n) for n in LENGTHS], VECTOR)
     return folder
@@ -40,7 +40,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def offline_run(episodes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 steps, counted but not made, with evaluations and checkpoints at 150 and 300."""
+    """Return a run of 300 counted but not executed steps, with evaluations and checkpoints at 150 and 300."""
     settings = (
         f"buffer.prefill={episodes}",
         "training.evaluation_interval=150",

@@ -1,4 +1,4 @@
-"""A run of Pong is compared with runs that learned: a good seed is never behind, a run that went wrong is."""
+"""A Pong run is compared with successful runs: good seeds are never behind, and failed runs are."""
 
 import logging
 import runpy
@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-# Protocol buffers make their classes when they are imported, where no type checker sees them.
+# Protocol buffers create their classes at import, invisible to type checkers.
 # pyright: reportAttributeAccessIssue=false
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util import tensor_util
@@ -34,9 +34,11 @@ RUNS = Path(__file__).parents[2] / "docs" / "results" / "dreamer_ataripong"
 SHORT_GAMES = (
     *PONG,
     "env.num_envs=4",
-    "env.max_episode_frames=40",  # 10 agent steps
+    # This is 10 agent steps.
+    "env.max_episode_frames=40",
     "training.batch_size=64",
-    "training.sequence_length=2",  # 128 trained steps in an update, as cheap as can be
+    # This makes 128 trained steps per update, the cheapest possible.
+    "training.sequence_length=2",
     "training.train_ratio=16",
     "training.learning_starts=68",
     "training.checkpoint_interval=130",
@@ -128,7 +130,8 @@ def test_published_curves_say_nothing_before_20_000_updates_and_then_find_a_run_
     expected = "on track: return 6.1, reference -12.5 to 20.9 at 40,000 updates (14 runs, 10 published)"
     assert standing == expected
     assert not reference.standing(40_000.0, -12.5).is_behind and reference.standing(40_000.0, -12.6).is_behind
-    assert str(reference.standing(5_000.0, 20.0)).startswith("on track")  # a run that begins with networks
+    # A run may start with trained networks.
+    assert str(reference.standing(5_000.0, 20.0)).startswith("on track")
 
 
 def test_other_games_and_other_batches_have_no_reference() -> None:
@@ -155,7 +158,8 @@ def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
         "reverie-probe run=",
     ):
         assert cause in text
-    assert "train_ratio" not in usual_causes(wrong, large, tmp_path)  # published runs had 1,024
+    # Published runs used 1,024.
+    assert "train_ratio" not in usual_causes(wrong, large, tmp_path)
 
 
 def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
@@ -198,9 +202,8 @@ def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
         returns = [each["episode/return"] for each in so_far if "episode/return" in each]
         updates, episode_return = by_script[len(returns) - GAMES]
         assert line["on_track/return"] == np.mean(returns[-GAMES:]) == episode_return
-        assert line["on_track/updates"] == pytest.approx(
-            updates, abs=1.0
-        )  # the script reads them from log lines
+        # The script reads these values from log lines.
+        assert line["on_track/updates"] == pytest.approx(updates, abs=1.0)
         standing = reference_at(128).standing(line["on_track/updates"], line["on_track/return"])
         assert (line["on_track/low"], line["on_track/high"]) == (standing.low, standing.high)
         assert f": {standing}\n" in (run / "train.log").read_text()

@@ -1,4 +1,4 @@
-"""A run says what its compressed replay holds: at the log line where that is steady, and at a new start."""
+"""A run reports its compressed capacity: once the estimate is stable, and at a restart."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ CODED = (
 
 
 class Noise(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """Frames that do not compress; every episode has 10 steps."""
+    """Incompressible frames, with 10 steps per episode."""
 
     observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
     action_space = spaces.Discrete(2)
@@ -52,9 +52,11 @@ def test_the_outlook_waits_until_the_bytes_of_a_step_stay_as_they_are() -> None:
         if text := once(step):
             said.append((step, text))
         add_frames(buffer, noise(40))
-    assert [step for step, _ in said] == [640]  # at 320 an eighth is still frames, at 640 a sixteenth
+    # The share of raw frames is one eighth at 320, and one sixteenth at 640.
+    assert [step for step, _ in said] == [640]
     assert "; buffer.capacity=4,000 is reached first" in said[0][1]
-    assert OutlookOnce(buffer)(4000) is OutlookOnce(buffer)(8000) is None  # it is known at the start
+    # The value is available at the start.
+    assert OutlookOnce(buffer)(4000) is OutlookOnce(buffer)(8000) is None
 
 
 def lines_with(run: Path, text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Environments that step beside updates: the run is the same, and ends as well as one without."""
+"""Environments that step during updates: the run is the same, and exits equally well."""
 
 import signal
 from pathlib import Path
@@ -31,14 +31,15 @@ def test_a_broken_run_with_overlap_ends_as_the_unbroken_one_without(catch_run: P
 def test_a_step_that_waits_for_the_update_beside_it_comes_to_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other, they would wait forever; all calls that may draw are made by one thread."""
+    """In sequence they would wait forever. All calls that may render come from one thread."""
     learned, callers, acted, waits = Semaphore(0), set[str](), 0, 0
     step, reset, update = VectorEnvironment.step, VectorEnvironment.reset, DreamerWorkflow.update
 
     def patient(self: VectorEnvironment, action: NDArray[np.float32]) -> TimeStep:
         nonlocal acted, waits
         callers.add(current_thread().name)
-        if acted >= 20 and not self._require_last().is_first.any():  # an update is due for this step
+        # An update is due for this step.
+        if acted >= 20 and not self._require_last().is_first.any():
             assert learned.acquire(timeout=LONG_ENOUGH_SECONDS)
             waits += 1
         following = step(self, action)

@@ -1,4 +1,4 @@
-"""Where Linux has more than POSIX a run does without it; on Windows Python is refused as the commands are."""
+"""Runs work without Linux-only features, and Windows is rejected in Python and in commands."""
 
 import signal
 import sys

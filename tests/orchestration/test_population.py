@@ -1,4 +1,4 @@
-"""Real runs of a small population: what they write, what they save, and how they go on."""
+"""Real runs of a small population: their output, their checkpoints, and their continuation."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from ..runs.s3_server import S3_MIRROR, S3Server
 from ..runs.warm import Process, Server
 
 STEPS = 20
-"""Of an episode."""
+"""Steps per episode."""
 
 
 def lineage_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -47,7 +47,8 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_step_of_every_episode_is_counted(whole_run: Path) -> None:
     lines = generations_of(whole_run)
-    per_generation = (4 + 1) * STEPS  # an episode of each member, and one with noise of the learner
+    # One episode per member, and one of the learner with noise.
+    per_generation = (4 + 1) * STEPS
     assert [line["step"] for line in lines] == [per_generation * number for number in (1, 2, 3, 4)]
     assert [line["population/generation"] for line in lines] == [1, 2, 3, 4]
 
@@ -58,7 +59,8 @@ def test_the_replay_holds_whole_episodes_of_everybody(whole_run: Path) -> None:
     assert np.flatnonzero(first).tolist() == [(STEPS + 1) * episode for episode in range(5)]
     full = saved_records(whole_run, 20 * STEPS, "is_first")
     assert len(full) <= 400
-    assert not saved_records(whole_run, 20 * STEPS, "is_terminal").any()  # Pendulum is truncated only
+    # Pendulum episodes are only truncated.
+    assert not saved_records(whole_run, 20 * STEPS, "is_terminal").any()
 
 
 def test_nobody_learns_before_the_replay_is_ready(whole_run: Path) -> None:
@@ -92,7 +94,8 @@ def test_the_best_policy_ever_is_saved_and_played(whole_run: Path) -> None:
     best = max(lineage_of(whole_run), key=lambda line: line["fitness"])
     model = model_of(whole_run)
     assert model["best"] == [best["fitness"], best["generation"], best["member"]]
-    for name, tensor in model["best_actor"].items():  # the actor as it was when it was evaluated
+    # The actor has the weights of its evaluation.
+    for name, tensor in model["best_actor"].items():
         step = best["generation"] * 5 * STEPS
         if step:
             before = checkpoint_at(whole_run, step).model(torch.device("cpu"))
@@ -125,7 +128,8 @@ def test_elites_act_as_they_were_played(whole_run: Path) -> None:
         fitness = [line["fitness"] for line in lines]
         elite = int(np.argmax(fitness))
         if elite == 0:
-            continue  # the learner is its own elite, and learns on
+            # The learner is its own elite and continues learning.
+            continue
         assert all(torch.equal(before[name][elite], after[name][elite]) for name in before)
 
 
@@ -138,7 +142,8 @@ def test_a_run_that_is_continued_is_the_unbroken_one(whole_run: Path, tmp_path: 
 def test_a_generation_that_was_not_finished_is_played_again(whole_run: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(whole_run, broken)
-    for step in saved_steps(broken)[2:]:  # as after a crash in generation 3: its lines are there
+    # After a crash in generation 3, its log lines exist.
+    for step in saved_steps(broken)[2:]:
         shutil.rmtree(checkpoint_at(broken, step).folder)
     resume(broken)
     assert fingerprint(broken) == fingerprint(whole_run)
@@ -188,7 +193,8 @@ def test_the_fitness_is_the_return_of_episodes_without_noise(tmp_path: Path) -> 
     run = start(tmp_path / "run", *POPULATION, "training.generations=1", "population.episodes=2")
     rewards = saved_records(run, 9 * STEPS, "reward").reshape(9, STEPS + 1)
     returns = rewards.sum(1, dtype=np.float64)
-    by_member = {0: (0, 1), 1: (3, 4), 2: (5, 6), 3: (7, 8)}  # episode 2 is the learner's, with noise
+    # Episode 2 is the learner's, with noise.
+    by_member = {0: (0, 1), 1: (3, 4), 2: (5, 6), 3: (7, 8)}
     for line in lineage_of(run):
         assert line["fitness"] == pytest.approx(returns[list(by_member[line["member"]])].mean())
     seen = saved_records(run, 9 * STEPS, "observation.vector").reshape(9, STEPS + 1, 3)
@@ -209,7 +215,7 @@ def test_played_actions_lead_to_the_stored_observations(whole_run: Path) -> None
     seen = saved_records(whole_run, 5 * STEPS, "observation.vector").reshape(5, STEPS + 1, 3)
     environment = make_environment(load_run(str(whole_run)).env, 0)
     environment.close()
-    # Pendulum's own equations, from observation and torque to reward.
+    # The reward follows from observation and torque by Pendulum's own equations.
     angle, speed, torque = np.arctan2(seen[..., 1], seen[..., 0]), seen[..., 2], 2 * actions[..., 0]
     cost = angle**2 + 0.1 * speed**2 + 0.001 * torque**2
     np.testing.assert_allclose(rewards[:, 1:], -cost[:, :-1], rtol=1e-3, atol=1e-4)
@@ -273,7 +279,8 @@ def test_a_generation_that_fails_half_done_is_not_saved(
     def fails_in_generation_3(self: TD3, members: Members, *arguments: Any) -> Any:
         losses = learn(self, members, *arguments)
         if members.updates == 9:
-            raise torch.OutOfMemoryError("no memory left")  # as CUDA says it, in the middle of training
+            # CUDA raises the same error in the middle of training.
+            raise torch.OutOfMemoryError("no memory left")
         return losses
 
     with monkeypatch.context() as failing, pytest.raises(SystemExit) as ending:

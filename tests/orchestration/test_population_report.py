@@ -1,4 +1,4 @@
-"""The report of a population, out of real files of real generations."""
+"""The report of a population, from real files of real generations."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ def has_colour(picture: np.ndarray, colour: str) -> bool:
 
 
 def tables(page: str) -> list[list[list[str]]]:
-    """The cells of each table, without its headings."""
+    """Return the cells of each table, without headings."""
     bodies = re.findall(r"<tbody>(.*?)</tbody>", page, re.DOTALL)
     return [
         [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>.*</tr>", body)] for body in bodies

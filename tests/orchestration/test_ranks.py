@@ -1,4 +1,4 @@
-"""Real runs of several ranks: they stop together, lose nothing, and continue on another number of ranks."""
+"""Real runs with several ranks: joint exits, no lost data, and continuation with other rank counts."""
 
 import dataclasses
 import json
@@ -65,7 +65,7 @@ SHARED = (
 def ranks_of(
     server: Server, size: int, *arguments: str, command: str = "train", of_each: tuple[str, ...] = ()
 ) -> list[Process]:
-    """Start the processes of a run, as torchrun does; a rank has one further argument `of_each`."""
+    """Start the processes of a run like torchrun. `of_each` is an additional argument of each rank."""
     run = {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}", "MASTER_PORT": f"{free_port()}"}
     run |= {"MASTER_ADDR": "127.0.0.1"}
     each = ({"RANK": f"{index}", "LOCAL_RANK": f"{index}"} for index in range(size))
@@ -81,7 +81,7 @@ def codes(processes: list[Process]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def shared_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks, 200 steps in one go."""
+    """Return an uninterrupted run of two ranks and 200 steps."""
     folder = tmp_path_factory.mktemp("shared") / "run"
     assert codes(ranks_of(server, 2, *SHARED, f"run_dir={folder}")) == [0, 0]
     return folder
@@ -130,7 +130,8 @@ def test_a_run_of_two_ranks_continues_bit_for_bit_after_a_kill(
     ended = first.end()
     assert (ended.code, other.end().code) == (RANK_EXIT_CODE, -signal.SIGKILL)
     assert "rank 0 of 2 lost another one" in ended.error
-    settings = ("training.total_timesteps=200", "training.overlap=true")  # which changes no bit
+    # Overlap does not change any bit.
+    settings = ("training.total_timesteps=200", "training.overlap=true")
     assert codes(ranks_of(server, 2, f"resume={folder}", *settings)) == [0, 0]
     for part in ("", f"{RANKS}/001"):
         assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
@@ -216,7 +217,8 @@ def test_each_rank_is_certified_in_its_folder_and_the_worst_counts(server: Serve
 
 def test_ranks_without_a_checkpoint_begin_again(shared_run: Path, server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    shutil.copytree(shared_run, folder, ignore=shutil.ignore_patterns("step_*"))  # as killed while it saved
+    # The run was killed while it saved.
+    shutil.copytree(shared_run, folder, ignore=shutil.ignore_patterns("step_*"))
     ended = [process.end() for process in ranks_of(server, 2, f"resume={folder}")]
     assert [each.code for each in ended] == [0, 0], ended[0].error
     assert "no checkpoint yet: the run starts again" in ended[0].error
@@ -230,19 +232,20 @@ def test_ranks_begin_with_the_same_networks_after_a_kill_in_their_first_checkpoi
     folder = tmp_path / "run"
     settings = (f"model.init={shared_run}", "training.total_timesteps=100", f"run_dir={folder}")
     assert codes(ranks_of(server, 2, *SHARED, *settings)) == [0, 0]
-    shutil.rmtree(folder / "checkpoints")  # as if the first rank had not come to write its part
+    # Rank 0 did not get to write its part.
+    shutil.rmtree(folder / "checkpoints")
     assert codes(ranks_of(server, 2, f"resume={folder}")) == [0, 0]
 
 
 def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:
-    """Also from a process alone to several; records are compared in `tests/buffers/test_divided.py`."""
+    """A single process is also continued by several. `tests/buffers/test_divided.py` compares records."""
     folder = tmp_path / "run"
     shutil.copytree(shared_run, folder)
     before = [saved_loop(folder / part, 200)["environment"] for part in ("", f"{RANKS}/001")]
     assert server.run("train", f"resume={folder}", "training.total_timesteps=204").code == 0
     alone = saved_loop(folder, 204)
     assert len(alone["environment"]["seeds"]) == 4
-    # A step later each environment plays the episode that it played, or the next one.
+    # One step later, each environment plays the same or the next episode.
     numbers = [number for each in before for number in each["next_episode"]]
     assert all(
         now - then in (0, 1) for now, then in zip(alone["environment"]["next_episode"], numbers, strict=True)
@@ -350,7 +353,8 @@ def test_what_one_rank_alone_has_to_say_is_said_with_its_number(
 
 @pytest.mark.skipif(not multiplies_bfloat16(Device.cpu), reason="needs products of bfloat16")
 def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_path: Path) -> None:
-    formats = ("precision=float32", "precision=bfloat16")  # as precision=auto is on unlike machines
+    # precision=auto could choose both on different machines.
+    formats = ("precision=float32", "precision=bfloat16")
     ranks = ranks_of(server, 2, *SHARED, f"run_dir={tmp_path / 'run'}", of_each=formats)
     ended = [rank.end() for rank in ranks]
     assert [each.code for each in ended] == [2, 2], ended

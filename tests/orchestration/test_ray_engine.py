@@ -1,4 +1,4 @@
-"""A population in the workers of a Ray cluster: the same numbers as here, whoever dies, and nothing left."""
+"""A population on a Ray cluster: the same numbers as locally, after any kill, and no leftovers."""
 
 import copy
 import os
@@ -35,7 +35,8 @@ from ..runs.warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
 TINY = (
     "experiment=erl_pendulum",
     "device=cpu",
-    "population.size=3",  # so that one of two workers has a single member
+    # One of the two workers then has a single member.
+    "population.size=3",
     "population.episodes=1",
     "population.exploration_episodes=1",
     "td3.hidden_units=16",
@@ -53,7 +54,7 @@ RAY = (*TINY, "engine=ray", "ray.workers=2", "ray.object_store_mib=80")
 
 @pytest.fixture(scope="module")
 def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that every other one has to equal."""
+    """Return the run that all others must equal."""
     return start(tmp_path_factory.mktemp("local") / "run", *TINY)
 
 
@@ -63,7 +64,7 @@ def require_equal(run_dir: Path, local_run: Path) -> None:
 
 
 def begun(server: Server, run_dir: Path, *arguments: str) -> tuple[Process, Path]:
-    """A run that has just written a checkpoint, and the folder of its cluster."""
+    """Return a run that has just written a checkpoint, and the folder of its cluster."""
     log = run_dir / "train.log"
     before = log.read_text().count(": checkpoint ") if log.exists() else 0
     process = server.start("train", *arguments)
@@ -78,7 +79,7 @@ def begun(server: Server, run_dir: Path, *arguments: str) -> tuple[Process, Path
 
 
 def kill(process: Process, name: str, frozen_seconds: float = 0.0) -> None:
-    """Kill the first process of a run's cluster that has this name, frozen for some seconds before."""
+    """Kill the first process with this name in a run's cluster, after freezing it for some seconds."""
     pid = next(pid for pid, command in processes_of(process.pid) if name in command)
     if frozen_seconds:
         os.kill(pid, signal.SIGSTOP)
@@ -87,7 +88,7 @@ def kill(process: Process, name: str, frozen_seconds: float = 0.0) -> None:
 
 
 def require_gone(folder: Path) -> None:
-    """Wait for the process that deletes the folder; it is in no session of ours."""
+    """Wait for the process that deletes the folder, which is not in our sessions."""
     deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -105,8 +106,10 @@ def test_a_killed_worker_is_replaced_and_a_signal_ends_the_run_with_a_checkpoint
     assert re.findall(told, process.error) in (["member 0"], ["members 1 to 2"])
     before = (run_dir / "train.log").read_text().count(": checkpoint ")
     process.wait_until(lambda: (run_dir / "train.log").read_text().count(": checkpoint ") > before)
-    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C on a terminal is for the cluster too
-    ended = process.end()  # it fails if a process of the cluster lives on
+    # On a terminal, Ctrl-C also reaches the cluster.
+    os.killpg(process.pid, signal.SIGINT)
+    # This fails if a cluster process is still alive.
+    ended = process.end()
     assert (ended.code, "Traceback" in ended.error) == (RESUME_ME_EXIT_CODE, False), ended.error
     require_gone(folder)
     resume(run_dir, "engine=local")
@@ -138,7 +141,8 @@ def test_a_lost_cluster_ends_the_run_where_it_can_be_resumed(
     ended = process.end()
     assert (ended.code, "Traceback" in ended.error) == (CLUSTER_EXIT_CODE, False), ended.error
     assert "the Ray cluster is lost: its head does not answer" in ended.error
-    assert ". Continue with resume=" in ended.last_line  # the cluster may die at any step
+    # The cluster may die at any step.
+    assert ". Continue with resume=" in ended.last_line
     require_gone(folder)
     resume(run_dir, "engine=local")
     require_equal(run_dir, local_run)
@@ -157,7 +161,7 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
     replay = build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path)
     settings = EngineSettings(config.env, config.population, config.td3, config.seed)
     workers = {(0, 1): GroupWorker(settings, 0, 1), (1, 3): GroupWorker(settings, 1, 2)}
-    # As copies: the arrays are views of members that are to learn.
+    # These are copies, because the arrays are views of members that will learn.
     sent = {group: copy.deepcopy(rows_to_send(workflow.members, *group)) for group in workers}
 
     played = engine.evaluate(workflow, 0, lambda: False)
@@ -198,9 +202,9 @@ def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     assert (sent["actors"], sent["rest"]) == (nbytes(actor), nbytes(rest))
     assert sent["learned"] == sent["actors"] + sent["rest"]
     assert sent["learned"] == sum(each.nbytes for each in workflow.members.tensors())
-    # Four episodes of 31 records: 3 numbers observed, an action, a reward, float32.
+    # Four episodes of 31 records, each with 3 observed numbers, an action and a reward in float32.
     assert sent["episodes"] == 4 * 31 * 4 * (3 + 1 + 1)
-    # 2,000 records, with a flag and the row where a transition begins.
+    # 2,000 records, with a flag and the row where a transition starts.
     assert sent["table"] == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
     without = transfer_bytes(composed("population.gradient=false"), spec)
     assert (without["rest"], without["learned"], without["table"]) == (0, 0, 0)
@@ -221,7 +225,8 @@ def test_an_object_store_that_cannot_hold_a_generation_is_refused_before_the_run
 def test_without_the_package_the_message_says_how_to_install_it(
     empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not there
+    # This simulates a missing package.
+    monkeypatch.setitem(sys.modules, "ray", None)
     message = error_of(capsys, lambda: run_from_command_line(train, [*RAY, "run_dir=run"]))
     assert message == (
         "engine=ray needs the package ray, which is not installed here. Run `pip install 'reverie[ray]'`, or "

@@ -1,4 +1,4 @@
-"""Ray's processes end with the run or the head that they belong to."""
+"""Ray's processes end with their run or their head node."""
 
 import os
 import socket

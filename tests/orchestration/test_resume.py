@@ -1,4 +1,4 @@
-"""A run goes on from its checkpoint: after its end, after a crash, and after a signal."""
+"""A run continues from its checkpoint after its end, a crash or a signal."""
 
 import shutil
 import signal
@@ -48,13 +48,13 @@ PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
 @pytest.fixture(scope="module")
 def half_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 150 of 300 steps."""
+    """Return a run of the first 150 of 300 steps."""
     return start(tmp_path_factory.mktemp("half") / "run", *CARTPOLE, "training.total_timesteps=150")
 
 
 @pytest.fixture(scope="module")
 def resumed_run(half_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The other 150 steps, in a folder that has moved."""
+    """Return the other 150 steps, in a folder that was moved."""
     moved = tmp_path_factory.mktemp("resumed") / "moved"
     shutil.copytree(half_run, moved)
     return resume(moved, "training.total_timesteps=300")
@@ -82,7 +82,8 @@ def test_an_interval_of_the_log_goes_on_where_it_was_broken(cartpole_run: Path, 
     run = start(
         tmp_path / "run", *CARTPOLE, "training.checkpoint_interval=130", "training.total_timesteps=140"
     )
-    for later in saved_steps(run)[1:]:  # as if it had been killed at step 139
+    # This simulates a kill at step 139.
+    for later in saved_steps(run)[1:]:
         shutil.rmtree(run / "checkpoints" / f"step_{later:09d}")
     resume(run, "training.checkpoint_interval=150", "training.total_timesteps=300")
     assert identity(run) == identity(cartpole_run)
@@ -123,7 +124,8 @@ def test_what_was_written_after_the_checkpoint_is_written_again_after_a_crash(
     crashed = tmp_path / "crashed"
     shutil.copytree(cartpole_run, crashed)
     newest = crashed / "checkpoints" / "step_000000300"
-    newest.rename(newest.with_name(newest.name + ".unfinished"))  # killed while it was written
+    # This simulates a kill during the write.
+    newest.rename(newest.with_name(newest.name + ".unfinished"))
     resume(crashed)
     lines = metrics_of(crashed)
     assert [line["step"] for line in lines if "train/updates" in line] == [50, 100, 150, 200, 250, 300]
@@ -183,7 +185,8 @@ def test_the_replay_of_a_run_on_a_gpu_is_compared_where_there_is_none(
 def test_on_a_gpu_a_deterministic_run_goes_on_bit_for_bit(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before this process's first product
+    # It must be set before this process's first matrix product.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     settings = (*PONG, "device=cuda", "deterministic=true", f"buffer.storage={storage}")
     settings += ("training.checkpoint_interval=40",)
     try:
@@ -251,13 +254,14 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
 
 def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path, server: Server) -> None:
     run_dir = tmp_path / "run"
-    # It is busy with the updates of step 40 for longer than anybody waits.
+    # The updates of step 40 last longer than the test would wait.
     busy = ("training.log_interval=39", "training.train_ratio=12e6", "training.max_updates_per_step=1000000")
     process = server.start("train", *CARTPOLE, *busy, f"run_dir={run_dir}")
     process.wait_for('"step": 39', run_dir / "metrics.jsonl")
     run = psutil.Process(process.pid)
     used = run.cpu_times().user
-    process.wait_until(lambda: run.cpu_times().user > used + 1)  # one step to the updates
+    # The run is now in the updates.
+    process.wait_until(lambda: run.cpu_times().user > used + 1)
     process.send(signal.SIGINT)
     process.wait_for("SIGINT: finishing the step", run_dir / "train.log")
     process.send(signal.SIGINT)

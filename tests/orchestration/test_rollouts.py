@@ -1,4 +1,4 @@
-"""Whole episodes of many members: where they begin, who has noise, and what happens when a world fails."""
+"""Whole episodes of many members: their starts, their noise, and failing environments."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ MEMBERS, HIDDEN, SEED = 4, 8, 9
 
 
 class Walk(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Walks from a start that the seed draws until it is at 0.5; some raise in mid-episode, once."""
+    """Walks from a start given by the seed until it reaches 0.5. Some raise once in mid-episode."""
 
     failures_left = 0
 

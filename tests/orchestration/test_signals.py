@@ -1,4 +1,4 @@
-"""What signals ask for is remembered, and the handlers of others are left as they were."""
+"""Signals are recorded as requests, and handlers of other code are restored."""
 
 import _thread
 import io
@@ -21,7 +21,7 @@ ALL = (*NUMBERS, signal.SIGUSR1)
 
 @pytest.fixture(autouse=True)
 def all_is_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let no test end before the threads that tell of its signals: the next test would read their lines."""
+    """Wait at the end of a test for threads that log its signals, so that the next test does not see them."""
     begun, ended = [], []
     start = _thread.start_new_thread
 
@@ -85,7 +85,7 @@ def test_sigusr1_asks_once_for_a_checkpoint_and_not_to_stop() -> None:
 
 
 class InterruptedFile(io.RawIOBase):
-    """A file during whose first write a signal comes."""
+    """A file during whose first write a signal arrives."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

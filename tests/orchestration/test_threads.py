@@ -1,4 +1,4 @@
-"""The number of threads: what decides it, that the fastest is chosen, and that a run keeps it."""
+"""The number of threads: its sources, the choice of the fastest, and its persistence in a run."""
 
 import multiprocessing
 import os
@@ -74,7 +74,8 @@ def test_without_a_setting_a_new_run_measures_and_says_what_it_found(tmp_path: P
 def test_new_networks_on_another_machine_choose_anew(tmp_path: Path) -> None:
     start(tmp_path / "run", *CATCH, "training.total_timesteps=50", "threads=2")
     run_dir = start(tmp_path / "new", "resume=pretrained:catch", "training.total_timesteps=50")
-    assert saved_threads(run_dir) == 1  # OMP_NUM_THREADS of the tests
+    # The tests set OMP_NUM_THREADS.
+    assert saved_threads(run_dir) == 1
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "1025"])
@@ -86,7 +87,7 @@ def test_a_count_out_of_range_is_refused(
 
 
 def measured(seconds_of: Callable[[int], float], cpus: int) -> tuple[int, list[int]]:
-    """The chosen number of threads, and that of each call, if an update takes `seconds_of` a number."""
+    """Return the chosen number of threads and each call's number, given the seconds of an update."""
     now, calls = 0.0, list[int]()
 
     def update() -> None:

@@ -1,4 +1,4 @@
-"""A limit of the address space (`ulimit -v`) is part of the plan: a run is refused, or it reaches its end."""
+"""The address-space limit (`ulimit -v`) is part of the plan: a run is refused, or it finishes."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 
 def limited(script: str, limit: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script of this repository below `ulimit -v`."""
+    """Run a script of this repository under `ulimit -v`."""
     command = [sys.executable, "-c", MEASURED, str(ROOT / "scripts" / script), *arguments]
     shell = ["bash", "-c", f'ulimit -v {limit // 1024}; exec "$@"', "bash"]
     return subprocess.run([*shell, *command], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""An environment that is broken from its first steps is refused before anything of a run is created."""
+"""An environment that is broken in its first steps is refused before any file of a run is created."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from reverie.utils.errors import UserError
 
 from ..commands.test_command_line import error_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Gymnasium's own checks warn of the same
+# Gymnasium's own checks issue the same warnings.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Broken(gymnasium.Env[Any, Any]):
-    """Broken in what it is made with."""
+    """Broken in the way given by its arguments."""
 
     observation_space, action_space = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
 
@@ -68,7 +69,8 @@ def test_what_is_broken_is_named_with_its_place(part: str, text: str, repeat: in
 def test_one_that_is_whole_or_has_a_process_of_its_own_is_not_refused_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where that process finds this module
+    # The child process finds this module there.
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
     assert spec_of(config_of("")).action.size == 2
     assert spec_of(config_of("step", vectorization=Vectorization["async"])).action.size == 2
 

@@ -1,4 +1,4 @@
-"""Storages are counted from birth to death, to the byte, for real tensors and for those without memory."""
+"""Storages are counted from creation to release, exactly, for real and for meta tensors."""
 
 import gc
 import weakref

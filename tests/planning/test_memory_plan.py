@@ -1,4 +1,4 @@
-"""The plan of a run is what the run then holds; making it allocates nothing."""
+"""The plan of a run equals the memory of the run, and planning allocates no memory."""
 
 import gc
 import json
@@ -45,7 +45,7 @@ def configured(*overrides: str) -> DreamerTrainConfig:
 
 
 def measured_update(*overrides: str) -> dict[str, int]:
-    # In a process of its own: the checks of shapes that tests switch on hold arguments longer.
+    # A separate process, because the tests' shape checks keep arguments alive longer.
     common = ("device=cpu", "precision=float32", "compile=none", "buffer.capacity=2000")
     command = [sys.executable, str(MEASURED_UPDATE), *common, *overrides]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -108,15 +108,17 @@ def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None
         assert in_use.peak > 0
         return in_use.peak - before
 
-    peak_rise(1)  # torch's shape functions, imported once
-    assert peak_rise(600) < 30_000_000  # Python's objects: a graph without tensors
+    # This imports torch's shape functions once.
+    peak_rise(1)
+    # The memory is used by Python objects: a graph without tensor data.
+    assert peak_rise(600) < 30_000_000
 
 
 @pytest.mark.parametrize("experiment", ["dreamer_catch", "dreamer_cartpole"])
 def test_a_batch_too_large_to_rehearse_whole_continues_the_line_of_smaller_ones(
     experiment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # `precision=auto` would choose by the processor.
+    # `precision=auto` would depend on the processor.
     sizes = ("model=debug", "training.batch_size=128", "precision=float32")
     config = configured(f"experiment={experiment}", *sizes)
     env = environment_spec(config, recipe_of(config))
@@ -212,10 +214,12 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
         for step in range(5):
             fill(config, environment, replay)
             model, best = workflow.state_dict(), bool(evaluation_interval)
-            save_checkpoint(tmp_path, step, {}, model, replay, 3, best)  # the third as if being written
+            # The third checkpoint counts as being written.
+            save_checkpoint(tmp_path, step, {}, model, replay, 3, best)
             most = max(most, folder_disk_bytes(tmp_path / CHECKPOINTS))
     assert 0 < most <= planned
-    assert bytes_of(disk, "networks in checkpoints") < most  # so the bound is of the right size
+    # The bound is therefore of the right size.
+    assert bytes_of(disk, "networks in checkpoints") < most
     records = "records in checkpoints"
     without = plan_run(
         configured(*CATCH, "training.evaluation_interval=0"),
@@ -254,7 +258,7 @@ def test_each_environment_in_a_process_of_its_own_is_planned_and_those_of_an_eva
 
 
 def test_autocast_is_rehearsed_as_torch_does_it_on_a_cpu() -> None:
-    """Weights are cast once in a region, parts of weights at each use; activations are kept in bfloat16."""
+    """Weights are cast once per region, parts of weights at each use. Activations stay in bfloat16."""
 
     def live_after_forward(device: str) -> tuple[int, int]:
         weight, split = (torch.zeros(96, 64, device=device, requires_grad=True) for _ in range(2))
@@ -294,7 +298,7 @@ def test_the_log_of_a_run_begins_with_its_plan_and_progress_counts_against_it(ca
 
 
 def test_the_graph_of_a_warm_up_is_planned_with_what_pong_took_of_an_h100() -> None:
-    """Reserved at most by h100_seed_1 and, resumed after its warm-up, by h100_seed_3 (docs/results)."""
+    """Maximum reserved by h100_seed_1 and by h100_seed_3, resumed after its warm-up (docs/results)."""
     pong = ["experiment=dreamer_ataripong", "device=cuda", "compile=inductor"]
 
     def planned(*overrides: str) -> tuple[int, dict[str, int]]:

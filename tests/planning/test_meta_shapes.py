@@ -1,4 +1,4 @@
-"""Answers from the table are torch's own: same shapes, strides, dtypes and storages."""
+"""Results from the table equal torch's own: shapes, strides, dtypes and storages."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from reverie.planning.torch_modes import LiveBytes, MetaShapes
 
 
 class Recorded(TorchDispatchMode):
-    """Notes the operators and the outlines of all results."""
+    """Records the operators and the layouts of all results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Recorded(TorchDispatchMode):
 
 
 def train_on_images(net: nn.Module) -> None:
-    """Three steps of a small convolutional net on images in channels_last, with an optimiser in place."""
+    """Train a small convolutional network on channels_last images for three in-place steps."""
     for step in range(3):
         x = torch.zeros(4, 3, 8, 8, device="meta").to(memory_format=torch.channels_last)
         loss = net(x).log_softmax(-1).pow(2 if step else 2.0).mean()

@@ -1,4 +1,4 @@
-"""The plan of a population is what its parts hold and its training phases need."""
+"""The plan of a population equals the memory of its components and training phases."""
 
 from contextlib import closing
 from pathlib import Path
@@ -116,7 +116,8 @@ def test_a_population_that_cannot_fit_is_refused_with_a_change_that_does(
     needs = [
         plan_run(config, spec, recipe_of(config)).resource(HOST).total_bytes for config in (small, large)
     ]
-    limit = sum(needs) // 2 * 10 // 8  # a run may plan for 80 % of the memory
+    # A run may plan for 80 % of the memory.
+    limit = sum(needs) // 2 * 10 // 8
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: limit)
     changes = list(fitting_changes(plan_run(large, spec, recipe_of(large)), large, spec, recipe_of(large)))
     assert any(change.startswith(proposed) for change in changes)

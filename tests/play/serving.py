@@ -1,4 +1,4 @@
-"""A server of the page on a free port of this machine, with networks that have learned nothing."""
+"""A server of the play page on a free local port, with untrained networks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,14 +15,14 @@ HORIZON = 20
 
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1") -> AsyncIterator[int]:
-    """Serve Pong, and give the port; ends as Ctrl-C does, by a cancelled task."""
+    """Serve Pong and yield the port. Ends like Ctrl-C, with a cancelled task."""
     async with serving_with_token(host) as (port, _):
         yield port
 
 
 @asynccontextmanager
 async def serving_with_token(host: str) -> AsyncIterator[tuple[int, str]]:
-    """Serve Pong, and give the port and the token."""
+    """Serve Pong and yield the port and the token."""
     env = EnvConfig()
     names = action_names(env, 6)
     facts = {"run": "a run", "environment": "atari/pong", "trained_steps": None, "seed": 0}

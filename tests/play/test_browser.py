@@ -1,4 +1,4 @@
-"""The page in a real browser, driven through its DevTools: keys are pressed, and what it shows is read."""
+"""The page in a real browser, driven through DevTools: key presses and the displayed content."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ BACKGROUND = (20, 22, 26)
 
 
 class Browser:
-    """One tab, which is asked by DevTools' messages."""
+    """One tab, controlled through DevTools messages."""
 
     def __init__(self, connection: ClientWebSocketResponse) -> None:
         self._connection = connection
@@ -37,7 +37,8 @@ class Browser:
         self._count += 1
         await self._connection.send_json({"id": self._count, "method": method, "params": parameters})
         while (answer := await self._connection.receive_json()).get("id") != self._count:
-            pass  # an event
+            # This is an event.
+            pass
         return answer["result"]
 
     async def value(self, expression: str) -> Any:
@@ -61,7 +62,7 @@ class Browser:
 
 @asynccontextmanager
 async def browser(profile: Path) -> AsyncIterator[Browser]:
-    """Start a browser with a profile of its own, and end it."""
+    """Start a browser with its own profile, and close it."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     log = profile.with_suffix(".log")
@@ -114,13 +115,13 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
             await tab.value("$('horizon').value = 7, $('horizon').onchange()")
             await tab.press(".")
             await tab.wait_until("$('age').textContent === '1 of 7 steps'")
-            await tab.value(
-                "$('horizon').value = '', $('horizon').onchange(), $('horizon').blur()"
-            )  # not sent
+            # The message must not be sent.
+            await tab.value("$('horizon').value = '', $('horizon').onchange(), $('horizon').blur()")
             await tab.press(".")
             await tab.wait_until("$('age').textContent === '2 of 7 steps'")
             size = await tab.value("[document.body.scrollWidth, document.documentElement.scrollHeight]")
-            assert size[0] <= WIDTH and size[1] <= HEIGHT  # nothing to scroll
+            # No scrolling is needed.
+            assert size[0] <= WIDTH and size[1] <= HEIGHT
             assert await tab.value("$('note').textContent") == ""
             picture = await tab.call("Page.captureScreenshot", format="png")
         return base64.b64decode(picture["data"])
@@ -129,5 +130,7 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
     assert shown.shape == (HEIGHT, WIDTH, 3)
     left, middle, right = np.array_split(shown[120:400, 32:-32], 3, axis=1)
     for part in (left, middle, right):
-        assert (part != BACKGROUND).any(-1).mean() > 0.5  # most of it is picture
-    assert np.unique(left.reshape(-1, 3), axis=0).shape[0] > 5  # Pong's colours
+        # Most of it is image content.
+        assert (part != BACKGROUND).any(-1).mean() > 0.5
+    # These are Pong's colors.
+    assert np.unique(left.reshape(-1, 3), axis=0).shape[0] > 5

@@ -1,4 +1,4 @@
-"""The page's server, spoken to by a real client over the loopback device."""
+"""The server of the play page, tested by a real client on the loopback device."""
 
 import asyncio
 import base64
@@ -44,7 +44,7 @@ MALFORMED = (
 
 
 def with_client(test: Callable[[ClientSession, str], Awaitable[None]]) -> None:
-    """Run a test with a client, and the address of a server."""
+    """Run a test with a client and the address of a server."""
 
     async def run() -> None:
         async with serving() as port, ClientSession() as client:
@@ -54,7 +54,7 @@ def with_client(test: Callable[[ClientSession, str], Awaitable[None]]) -> None:
 
 
 async def connect(client: ClientSession, url: str) -> tuple[ClientWebSocketResponse, Message, Message]:
-    """Open the page's connection; return it, what it says of the run, and the first frame."""
+    """Open the page's connection. Return it, the description of the run, and the first frame."""
     page = await client.ws_connect(f"{url}/socket", origin=url)
     return page, await page.receive_json(), await page.receive_json()
 
@@ -102,7 +102,8 @@ def test_the_picture_is_game_dream_and_difference_and_the_gif_has_all_of_them() 
         gif.seek(gif.n_frames - 1)  # pyright: ignore[reportAttributeAccessIssue]
         assert gif.size == (768, 256)
         last = np.asarray(gif.convert("RGB"), np.int16)[::4, ::4]
-        assert np.abs(last - picture).mean() < 16  # 256 colours are left of those of noise
+        # Noise is reduced to 256 colors.
+        assert np.abs(last - picture).mean() < 16
         await page.close()
 
     with_client(test)
@@ -119,7 +120,8 @@ def test_a_malformed_message_is_answered_and_changes_nothing() -> None:
         assert (await ask(page, do="step", action=0))["step"] == first["step"] + 1
         await page.send_str(json.dumps({"do": "new", "more": "x" * 2000}))
         assert (await page.receive()).type is WSMsgType.CLOSE
-        page, _, again = await connect(client, url)  # the server is still there
+        # The server is still running.
+        page, _, again = await connect(client, url)
         assert again["step"] == 1
         await page.close()
 
@@ -139,7 +141,8 @@ def test_a_foreign_page_cannot_play_and_a_foreign_name_sees_nothing() -> None:
             async with client.get(url + path, headers={"Host": "elsewhere.org"}) as response:
                 assert response.status == 403, path
         port = url.rpartition(":")[2]
-        async with client.get(url, headers={"Host": f"localhost:{port}"}) as response:  # through a tunnel
+        # This simulates a tunnel.
+        async with client.get(url, headers={"Host": f"localhost:{port}"}) as response:
             assert response.status == 200
 
     with_client(test)
@@ -170,7 +173,7 @@ def test_the_gif_is_for_the_page_that_made_it(sender: dict[str, str], status: in
 
 
 async def status_of(port: int, path: str, *headers: bytes) -> int:
-    """Send a request byte for byte, which no client would send, and return the status."""
+    """Send a request byte for byte, which a client would not send, and return the status."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"\r\n".join([f"GET {path} HTTP/1.1".encode(), *headers, b"Connection: close", b"", b""]))
     answer = await reader.read()
@@ -193,7 +196,8 @@ def test_a_malformed_host_or_origin_is_a_bad_request(address: str, caplog: pytes
                 assert await status_of(port, "/socket", *headers) == 400, malformed
 
     asyncio.run(run())
-    assert not caplog.records  # as an exception of the server would leave
+    # An exception in the server would leave a record.
+    assert not caplog.records
 
 
 def test_a_newer_page_takes_over_and_finds_the_game_where_it_was() -> None:
@@ -219,7 +223,8 @@ def test_the_end_of_the_command_closes_the_page() -> None:
     assert asyncio.run(run()) == "the command has ended"
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 64])  # one for documentation; longer than names can be
+# A documentation address, and a name longer than allowed.
+@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 64])
 def test_a_host_that_is_none_of_this_machine_is_refused(host: str) -> None:
     async def run() -> None:
         async with serving(host):

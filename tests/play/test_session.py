@@ -1,4 +1,4 @@
-"""Laws of a session, with networks that have learned nothing, in front of the real emulator."""
+"""Properties of a session with untrained networks and the real emulator."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -44,7 +44,7 @@ def split(frame: Frame) -> list[NDArray[np.uint8]]:
 
 
 def arrivals(actions: tuple[int, ...]) -> list[TimeStep]:
-    """The game, played without a session."""
+    """Return the game's steps without a session."""
     with closing(make_environment(EnvConfig(), named_seed(SEED, "play"))) as environment:
         first = environment.reset()
         return [first, *[environment.step(np.eye(6, dtype=np.float32)[[action]]) for action in actions]]
@@ -130,7 +130,8 @@ def test_a_dream_lives_as_long_as_the_horizon_and_an_episode_begins_another(
         ]  # fmt: skip
         assert [frame.is_last for frame in frames] == [False] * 5 + [True] + [False] * 2
         session.horizon = 1
-        assert session.step(0).age == 0  # at once
+        # The first step has no delay.
+        assert session.step(0).age == 0
 
 
 def test_skipping_leads_to_a_later_moment_of_the_game(session: DreamSession) -> None:

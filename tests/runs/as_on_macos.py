@@ -1,4 +1,4 @@
-"""Makes a process one without what Linux has and macOS lacks; the machine below stays Linux."""
+"""Remove Linux features that macOS lacks from a process. The machine itself remains Linux."""
 
 import collections
 import ctypes
@@ -12,13 +12,14 @@ import psutil
 _ABSENT_FOLDERS = ("/proc", "/dev/shm", "/sys")
 _ABSENT_FUNCTIONS = ("mallinfo2", "malloc_trim", "prctl", "_PyObject_DebugMallocStats")
 _ABSENT_CALLS = ("posix_fallocate", "sched_getaffinity", "memfd_create", "pidfd_open")
-_Seen = collections.namedtuple("_Seen", "rss vms pfaults pageins uss")  # by psutil: there is no `pss`
+# psutil on macOS has no `pss`.
+_Seen = collections.namedtuple("_Seen", "rss vms pfaults pageins uss")
 
 
 def become_macos() -> None:
-    """Take away /proc, /dev/shm, control groups, and functions of glibc, the kernel and psutil.
+    """Hide /proc, /dev/shm, control groups, and functions of glibc, the kernel and psutil.
 
-    What is imported before has chosen by the real system. Processes that are started later are whole again.
+    Modules imported earlier have already seen the real system. Child processes are not affected.
     """
     from heapwatch.counters import glibc
 
@@ -45,7 +46,7 @@ class _Library(ctypes.CDLL):
 
 
 def _hide(method: str, instead: Any) -> None:
-    """Let a method of `Path` find nothing in the absent folders: it returns or raises `instead`."""
+    """Make a method of `Path` return or raise `instead` for the hidden folders."""
     real = getattr(Path, method)
 
     def seen(path: Path, *arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An empty folder to run in, and runs that several files of tests look at; no test may change one."""
+"""An empty working folder, and runs that several test files share. Tests must not change the runs."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,26 +15,26 @@ from .warm import Server, warm_server
 
 @pytest.fixture
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run the test in an empty folder of its own."""
+    """Run the test in its own empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 steps of one emulator, with 27 updates."""
+    """Return a run of 60 steps of one emulator, with 27 updates."""
     return started_once(tmp_path_factory, "pong", *PONG)
 
 
 @pytest.fixture(scope="session")
 def cartpole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 steps of one environment without images, checkpoints at 150 and 300."""
+    """Return a run of 300 steps of one environment without images, with checkpoints at 150 and 300."""
     return started_once(tmp_path_factory, "cartpole", *CARTPOLE)
 
 
 @pytest.fixture(scope="session")
 def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 steps of four environments with images."""
+    """Return a run of 300 steps of four environments with images."""
     return started_once(tmp_path_factory, "catch", *CATCH)
 
 
@@ -44,7 +44,7 @@ def started_once(folders: pytest.TempPathFactory, name: str, *overrides: str) ->
 
 
 def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Path:
-    """Return a folder that all processes of the test session share; whoever needs it first makes it."""
+    """Return a folder that all processes of the test session share. The first user creates it."""
     base = folders.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     with FileLock(shared.with_suffix(".lock")):
@@ -56,14 +56,14 @@ def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """Starts training processes that need no seconds for imports."""
+    """Start a server that starts training processes without import times."""
     with warm_server() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """A real server, shared by tests whose runs have names of their own."""
+    """Start a real server. Tests that share it name their runs differently."""
     started = S3Server()
     yield started
     started.stop()
@@ -71,7 +71,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server, with what leads to it in the environment."""
+    """Return the server, with its address and credentials in the environment."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     return s3_server

@@ -1,4 +1,4 @@
-"""Checkpoints with a file of another kind in them, whole by their checksums."""
+"""Checkpoints that contain a foreign file, with valid checksums."""
 
 import hashlib
 import json
@@ -18,16 +18,16 @@ SHORT = (
     "training.total_timesteps=16",
     "buffer.chunk_length=4",
 )
-"""16 steps, whose checkpoint has files of every kind."""
+"""Settings of 16 steps, whose checkpoint has files of every kind."""
 
 
 def shortly(value: object) -> str:
-    """A name for a parameter that may be long."""
+    """Return a short name for a parameter that may be long."""
     return repr(value)[:40]
 
 
 def file_of(checkpoint: Checkpoint, kind: str) -> Path:
-    """A file of one kind that the checkpoint needs."""
+    """Return a file of one kind that the checkpoint needs."""
     names = sorted(checkpoint.manifest()["files"])
     name = next(n for n in names if n.startswith(kind) or n == f"{checkpoint.folder.name}/{kind}")
     return checkpoint.folder.parent / name
@@ -35,7 +35,8 @@ def file_of(checkpoint: Checkpoint, kind: str) -> Path:
 
 def put(checkpoint: Checkpoint, path: Path, data: bytes) -> None:
     """Replace a file, and its size and checksum in the manifest."""
-    path.unlink()  # it may be shared with another copy
+    # The file may be shared with another copy.
+    path.unlink()
     path.write_bytes(data)
     manifest = checkpoint.manifest()
     name = path.relative_to(checkpoint.folder.parent).as_posix()

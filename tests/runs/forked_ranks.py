@@ -1,7 +1,7 @@
-"""Runs `everything` of a module of tests as one of several ranks, for each number of them.
+"""Run `everything` of a test module as one of several ranks, for several numbers of ranks.
 
-A program of its own, because what it imports may get float64 for float32, and because it forks: what a rank
-costs is then what it computes, not 6 s of imports. Each rank saves what it finds.
+This is a separate program, because its imports may get float64 for float32, and because it forks, so that a
+rank costs only its computation and not 6 s of imports. Each rank saves its results.
 
 python -m tests.runs.forked_ranks <folder> <module> float32|float64 <number of ranks>...
 """
@@ -23,13 +23,15 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from reverie.utils.process_group import joined, started_ranks
 
-TIMEOUT = 300.0  # seconds; a machine that is busy with other tests may keep a rank waiting
+# In seconds. On a machine that is busy with other tests, a rank may wait.
+TIMEOUT = 300.0
 
 
 def main(folder: str, module: str, precision: str, *sizes: str) -> None:
-    """Load everything once, and fork the ranks of each size, as `torchrun` would start them."""
+    """Load everything once, and fork the ranks of each size with the environment of `torchrun`."""
     torch.set_num_threads(1)
-    import_module("torch._dynamo")  # an optimiser would load it, for 3 s in each rank
+    # Otherwise an optimizer would import it, which takes 3 s in each rank.
+    import_module("torch._dynamo")
     with float64_for_float32() if precision == "float64" else contextlib.nullcontext():
         everything = import_module(module).everything
     forks = multiprocessing.get_context("fork")
@@ -52,11 +54,12 @@ def main(folder: str, module: str, precision: str, *sizes: str) -> None:
 
 @contextlib.contextmanager
 def float64_for_float32() -> Iterator[None]:
-    """Give what is imported in here float64 for float32, for good; torch and its compiler keep their own."""
+    """Give modules imported in this block float64 for float32, permanently. torch is unaffected."""
     wide = ModuleType("torch")
     vars(wide).update(vars(torch), float32=torch.float64)
     torch.Tensor.float = torch.Tensor.double
-    FunctionalTensor.float = FunctionalTensor.double  # stands for a tensor that is compiled
+    # This class represents a tensor during compilation.
+    FunctionalTensor.float = FunctionalTensor.double
     torch.set_default_dtype(torch.float64)
     sys.modules["torch"] = wide
     try:
@@ -66,7 +69,7 @@ def float64_for_float32() -> Iterator[None]:
 
 
 def be_rank(everything: Any, folder: str, index: int, run: dict[str, str]) -> None:
-    """Save what this rank finds, and end without goodbye: in some tests nobody is left to say it to."""
+    """Save the results of this rank, and exit without a shutdown, for which other ranks may be gone."""
     os.environ |= run | {"RANK": str(index), "LOCAL_RANK": str(index)}
     with joined(started_ranks(), TIMEOUT) as ranks:
         torch.save(everything(ranks), Path(folder) / f"{ranks.size}_{index}.pt")
@@ -74,7 +77,7 @@ def be_rank(everything: Any, folder: str, index: int, run: dict[str, str]) -> No
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on, below those that connections are given."""
+    """Return an unused port of this machine, below the range of outgoing connections."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as free, contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A process in which no other test has run."""
+"""Run functions in a fresh process, without effects of other tests."""
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 def in_a_fresh_process(call: Callable[[], T]) -> T:
-    """Return what a function of a module returns there, or raise what it raises.
+    """Return the result of a module's function in a fresh process, or raise its exception.
 
-    What other tests have left behind in this process, caches, threads, freed room and millions of objects,
-    changes what is counted and how long a search takes.
+    Caches, threads, freed memory and millions of objects from earlier tests would change counts and search
+    times.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
         return fresh.submit(call).result()

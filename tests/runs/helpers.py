@@ -1,4 +1,4 @@
-"""Tiny real runs, and what they left behind read back."""
+"""Tiny real runs, and functions that read their files."""
 
 import json
 from collections import defaultdict
@@ -30,13 +30,16 @@ Lines = list[dict[str, float]]
 
 SMALL = (
     "device=cpu",
-    "compile=none",  # the suite's type checks at run time cannot be compiled
+    # The runtime type checks of the tests cannot be compiled.
+    "compile=none",
     "model=debug",
     "controller.horizon=5",
     "training.batch_size=2",
-    "training.sequence_length=6",  # the shortest with an open-loop animation
+    # This is the shortest length with an open-loop animation.
+    "training.sequence_length=6",
     "training.learning_starts=40",
-    "training.train_ratio=3",  # an update for every 4 steps
+    # This makes one update per 4 steps.
+    "training.train_ratio=3",
     "training.log_interval=50",
     "training.checkpoint_interval=150",
     "training.keep_checkpoints=9",
@@ -78,11 +81,11 @@ POPULATION = (
     "training.learning_starts=100",
 )
 CATCH_STEPS = 7
-"""Actions of every episode of Catch."""
+"""Number of actions in each Catch episode."""
 
 
 def start(run_dir: Path, *overrides: str) -> Path:
-    """Make a run in this process, by the way of the command line, and return its folder."""
+    """Make a run in this process, like the command line, and return its folder."""
     run_from_command_line(train, [*overrides, f"run_dir={run_dir}"])
     return run_dir
 
@@ -93,7 +96,7 @@ def resume(run_dir: Path, *overrides: str) -> Path:
 
 
 def without_checksum(config: Path) -> str:
-    """Return the text of a `config.yaml` as a user may edit it."""
+    """Return the text of a `config.yaml` as a user might edit it."""
     return "".join(line for line in config.read_text().splitlines(keepends=True) if not line.startswith("#"))
 
 
@@ -102,12 +105,12 @@ def metrics_of(run_dir: Path) -> Lines:
 
 
 def intervals_of(run_dir: Path) -> Lines:
-    """The lines of log intervals: without episodes, evaluations and memory reports."""
+    """Return the lines of log intervals, without episodes, evaluations and memory reports."""
     return [line for line in metrics_of(run_dir) if "train/updates" in line]
 
 
 def series_of(lines: Lines) -> dict[str, list[tuple[int, float]]]:
-    """The (step, value) pairs of every tag, as TensorBoard holds them: in float32."""
+    """Return the (step, value) pairs of each tag in float32, like TensorBoard."""
     series = defaultdict(list)
     for line in lines:
         for tag, value in line.items():
@@ -117,7 +120,7 @@ def series_of(lines: Lines) -> dict[str, list[tuple[int, float]]]:
 
 
 def events_of(run_dir: Path) -> EventAccumulator:
-    """The run as TensorBoard's own pages see it, every event of it."""
+    """Return all events of a run, in the form of TensorBoard's own pages."""
     events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={TENSORS: 0})
     events.Reload()
     return events
@@ -150,7 +153,7 @@ def saved_model(run_dir: Path, step: int) -> dict[str, Any]:
 
 
 def update_counts(run_dir: Path, step: int) -> dict[str, int]:
-    """The updates that each optimiser has made, by its own count."""
+    """Return the number of updates of each optimizer, by its own count."""
     return {name: int(state["updates"]) for name, state in saved_model(run_dir, step)["optimizers"].items()}
 
 
@@ -168,7 +171,7 @@ def saved_replay(run_dir: Path, step: int) -> EpisodeReplayBuffer:
 
 
 def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
-    """One field of the replay, environment after environment, oldest record first."""
+    """Return one field of the replay, environment after environment, oldest record first."""
     replay = saved_replay(run_dir, step)
     records = replay._index.records
     pieces = [
@@ -180,7 +183,7 @@ def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
 
 
 def identity(run_dir: Path) -> dict[str, str]:
-    """The fingerprint without Python's generator, from which the type checker of these tests draws."""
+    """Return the fingerprint without Python's generator, which the type checker of these tests uses."""
     found = fingerprint(run_dir)
     loop = saved_loop(run_dir, int(found["step"]))
     del loop["global_generators"]["python"]
@@ -188,7 +191,7 @@ def identity(run_dir: Path) -> dict[str, str]:
 
 
 def tensors_in(state: Any, name: str = "") -> dict[str, torch.Tensor]:
-    """Every tensor of a nest of dictionaries and lists, by its path."""
+    """Return all tensors in nested dictionaries and lists, by path."""
     if isinstance(state, torch.Tensor):
         return {name: state}
     pairs = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
@@ -196,7 +199,7 @@ def tensors_in(state: Any, name: str = "") -> dict[str, torch.Tensor]:
 
 
 def differing(a: Any, b: Any) -> set[str]:
-    """Paths of the tensors that are not the same, bit for bit."""
+    """Return the paths of the tensors that differ in any bit."""
     first, second = tensors_in(a), tensors_in(b)
     assert first.keys() == second.keys() and first
     return {path for path in first if not torch.equal(first[path], second[path])}
@@ -210,7 +213,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 def arrival(
     rewards: list[float], first: str = "", last: str = "", image: NDArray[np.uint8] | None = None
 ) -> TimeStep:
-    """One arrival of len(rewards) environments; `first="02"`: environments 0 and 2 begin an episode."""
+    """Return one step of len(rewards) environments. With `first="02"`, 0 and 2 begin an episode."""
     envs = range(len(rewards))
     is_last = np.array([str(i) in last for i in envs])
     return TimeStep(
@@ -225,7 +228,7 @@ def arrival(
 def error_of(
     capsys: pytest.CaptureFixture[str], call: Callable[[], object], *, has_output: bool = False
 ) -> str:
-    """The message of a command that must fail with exit code 2 and one line on stderr alone, no traceback."""
+    """Return the message of a command that must fail with exit code 2 and a single line on stderr."""
     with pytest.raises(SystemExit) as failure:
         call()
     shown = capsys.readouterr()
@@ -235,5 +238,5 @@ def error_of(
 
 
 def bytes_of(resource: Resource, row: str) -> int:
-    """Return what a plan's row takes of a resource, 0 if there is no such row."""
+    """Return the bytes of a plan's row for a resource, or 0 without such a row."""
     return sum(each.nbytes for each in resource.rows if each.name == row)

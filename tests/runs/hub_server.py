@@ -1,4 +1,4 @@
-"""A hub on 127.0.0.1 with one repository: the four requests that huggingface_hub makes to fetch its files."""
+"""A local hub with one repository. It supports the four requests with which huggingface_hub downloads."""
 
 import contextlib
 import hashlib
@@ -13,7 +13,7 @@ NAME, COMMIT = "someone/catch", "0123456789abcdef0123456789abcdef01234567"
 
 @contextlib.contextmanager
 def hub_server(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serve the files of a folder as `someone/catch`; yield the address, and the paths that are asked for."""
+    """Serve the files of a folder as `someone/catch`. Yield the address, and the requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ def hub_server(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def entry(file: Path) -> dict[str, object]:
-    """A file as the hub lists it."""
+    """Return a file's entry in the hub's listing."""
     body = file.read_bytes()
     return {"type": "file", "path": file.name, "size": len(body), "oid": etag(body)}
 

@@ -1,9 +1,9 @@
-"""Interrupts the writing of a checkpoint at every file operation, as `interrupted_save.py kill fail full`.
+"""Interrupt the writing of a checkpoint at every file operation: `interrupted_save.py kill fail full`.
 
-A child process begins to save a checkpoint and is killed before its n-th operation on a file, for every n
-there is; or the operation fails as on a full disk; or the kernel ends it in the middle of a file that grows
-over a limit. Then the checkpoint that was there before must be loadable, or the new one, bit for bit, and the
-run must be able to go on. Prints a line for each mode: how many times it interrupted.
+A child process saves a checkpoint and is killed before its n-th file operation, for every n. In other modes
+the operation fails like on a full disk, or the kernel ends the process when a file exceeds a limit.
+Afterwards the previous or the new checkpoint must be loadable, bit for bit, and the run must be able to
+continue. The program prints the number of interruptions for each mode.
 """
 
 import errno
@@ -31,7 +31,8 @@ from ..buffers.saved import full_copy, same_content
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link"}
 FINISHED, INTERRUPTED, WRONG = 0, 3, 4
 KEEP, STEP_BEFORE = 2, 20
-MEMORY = "/dev/shm"  # there nothing waits for a disk; every order of operations is the same
+# It does not wait for a disk, and the order of operations is the same.
+MEMORY = "/dev/shm"
 LIMITS = (0, 50, 200, 500, 1_000, 2_000, 4_000, 6_000, 10_000)
 
 
@@ -66,7 +67,7 @@ def fail() -> None:
 
 
 def child(run_dir: Path, replay: EpisodeReplayBuffer, step: int, mode: str, n: int) -> int:
-    """Save and be interrupted; after an error, go on as a run would that met it."""
+    """Save and be interrupted. After an error, continue like a run that encounters it."""
     if mode == "full":
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         if n <= len(LIMITS):
@@ -88,7 +89,7 @@ def child(run_dir: Path, replay: EpisodeReplayBuffer, step: int, mode: str, n: i
 
 
 def check(run_dir: Path, step: int, copies: dict[int, dict[str, Any]]) -> None:
-    """Load what a killed process left, and go on with it: `copies` holds the replay by number of updates."""
+    """Load the files of a killed process and continue. `copies` are replays by number of updates."""
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}
     newest = latest_checkpoint(run_dir)
     assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*")}, "reading changed files"
@@ -114,7 +115,7 @@ def check(run_dir: Path, step: int, copies: dict[int, dict[str, Any]]) -> None:
 
 
 def interrupt(folder: Path, mode: str, step: int) -> int:
-    """Interrupt the save of `step` in every way and return how many there were."""
+    """Interrupt the save of `step` in every possible way, and return the number of ways."""
     run_dir, original = folder / "run", folder / "original"
     run_dir.mkdir()
     replay, world, chance = buffer(), ToyWorld(2), np.random.default_rng(0)
@@ -149,13 +150,15 @@ def interrupt(folder: Path, mode: str, step: int) -> int:
 
 def main() -> None:
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads; there is no work in them
+    # The warning is about a fork with running threads, but these threads are idle.
+    warnings.simplefilter("ignore", DeprecationWarning)
     for mode in sys.argv[1:]:
         counts = []
+        # A new step, and a step that replaces an existing checkpoint.
         for step in (
             30,
             STEP_BEFORE,
-        ):  # a new step, and one that takes the place of a checkpoint that is there
+        ):
             with TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
                 counts.append(interrupt(Path(folder), mode, step))
         print(mode, *counts)

@@ -1,8 +1,8 @@
-"""A real update measured beside its plan, in a process of its own: `python measured_update.py <overrides>`.
+"""Measure a real update and its plan in a separate process: `python measured_update.py <overrides>`.
 
-Prints one JSON object in bytes: `planned`, of what the plan counts and the nodes of the graph; `measured`,
-the most that was in use after any operator of the second update, less what was in use before the networks;
-`kept`, what libraries still hold of two updates before.
+It prints a JSON object with bytes. `planned` includes the plan's rows and the nodes of the graph. `measured`
+is the peak after any operator of the second update, minus the memory before the networks. `kept` is the
+memory that libraries retain after two updates.
 """
 
 import gc
@@ -30,7 +30,7 @@ from reverie.planning.constants import GRAPH_BYTES_PER_OPERATOR
 
 
 class InUsePeak(TorchDispatchMode):
-    """Reads the bytes in use after every operator."""
+    """Reads the bytes in use after each operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class InUsePeak(TorchDispatchMode):
 def update_twice(
     config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer, second: Any
 ) -> None:
-    """Make an update and, inside the context `second`, one that follows it, as the training loop does."""
+    """Make an update and a second one inside the context `second`, like the training loop."""
     workflow = build_workflow(config, environment.spec)
     updated = None
     for context in (nullcontext(), second):
@@ -56,7 +56,7 @@ def update_twice(
 
 
 def fill(config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
-    """Play until windows can be drawn, with latents of zeros."""
+    """Play with zero latents until windows can be sampled."""
     envs, size = config.env.num_envs, environment.spec.action.size
     action = np.eye(size, dtype=np.float32)[np.zeros(envs, np.int64)]
     latent = StoredLatent(
@@ -76,7 +76,8 @@ def main() -> None:
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))
         fill(config, environment, replay)
         at_start = in_use_bytes()
-        update_twice(config, environment, replay, nullcontext())  # what libraries allocate once, and keep
+        # This triggers one-time allocations of libraries.
+        update_twice(config, environment, replay, nullcontext())
         gc.collect()
         before, in_use = in_use_bytes(), InUsePeak()
         update_twice(config, environment, replay, in_use)

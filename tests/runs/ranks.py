@@ -1,4 +1,4 @@
-"""What processes that train together find, for tests to compare."""
+"""Results of processes that train together, for comparison in tests."""
 
 import os
 import subprocess
@@ -16,10 +16,10 @@ FoundBySize = dict[int, list[Any]]
 
 
 def found_by_ranks(folders: pytest.TempPathFactory, module: str, precision: str, *sizes: int) -> FoundBySize:
-    """Return what `everything` of a module of tests returns on each rank, by the number of ranks.
+    """Return the results of a test module's `everything` on each rank, by number of ranks.
 
-    With `float64` all that asks for float32 gets float64, so that rounding hides nothing. The processes run
-    once for all of the test session.
+    With `float64`, all requests for float32 give float64, so that rounding does not hide differences. The
+    processes run once per test session.
     """
 
     def run(folder: Path) -> None:

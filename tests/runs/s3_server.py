@@ -1,4 +1,4 @@
-"""A real S3-compatible server in this process, which can be stopped, and started again with what it holds."""
+"""A real S3-compatible server in this process that can be stopped and restarted with its contents."""
 
 import socket
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ import fsspec
 BUCKET = "bucket"
 S3_MIRROR = f"s3://{BUCKET}/runs"
 MARKER = "Zq7markerOfTheTests"
-"""Stands in every secret of the environment."""
+"""Part of every secret in the environment."""
 
 
 def environment(url: str) -> dict[str, str]:
-    """What a user sets for an S3-compatible server; a single try, so that a refusal is told at once."""
+    """Return a user's settings for an S3-compatible server, without retries, so that errors are immediate."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": f"{MARKER}Id",
@@ -25,7 +25,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 class S3Server:
-    """The server, and a client of it for tests."""
+    """The server, and a client for tests."""
 
     def __init__(self) -> None:
         self._port, self._is_up = 0, False
@@ -33,10 +33,11 @@ class S3Server:
         self.client().mkdir(BUCKET)
 
     def start(self) -> None:
-        """Start it unless it is up, after a stop at the same port."""
+        """Start the server unless it is running. After a stop, it uses the same port."""
         if self._is_up:
             return
-        from moto.server import ThreadedMotoServer  # most tests, those of a GPU too, do without it
+        # Most tests, including those on GPUs, do not need it.
+        from moto.server import ThreadedMotoServer
 
         self._server = ThreadedMotoServer(port=self._port, verbose=False)
         self._server.start()
@@ -60,13 +61,13 @@ class S3Server:
         )
 
     def files(self, run: str) -> dict[str, bytes]:
-        """All files of the copy of a run, by their names in it."""
+        """Return all files in the mirror of a run, by name."""
         start, client = f"{S3_MIRROR.removeprefix('s3://')}/{run}/", self.client()
         return {path.removeprefix(start): client.cat_file(path) for path in client.find(start)}
 
 
 @contextmanager
 def server_that_never_answers() -> Iterator[str]:
-    """A server that takes connections, reads nothing and says nothing; gives its URL."""
+    """Yield the URL of a server that accepts connections but never reads or answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"

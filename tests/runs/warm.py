@@ -1,4 +1,4 @@
-"""Real training processes that begin at once, and what they leave: output, exit code, processes, files."""
+"""Real training processes that start immediately, and their results: output, exit code, processes, files."""
 
 import contextlib
 import json
@@ -18,15 +18,15 @@ from .helpers import CATCH
 
 SERVER = Path(__file__).with_name("warm_server.py")
 LONG_ENOUGH_SECONDS = 600.0
-"""Limit of each wait for a condition: only a failure takes as long, on a busy machine too."""
+"""Limit of each wait for a condition. Only failures take this long, even on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended."""
+    """The end of a process."""
 
     code: int
-    """Exit code; the negative number of the signal that ended it."""
+    """Exit code, or the negative number of the signal that ended it."""
 
     out: str
     error: str
@@ -37,7 +37,7 @@ class Ended:
 
 
 class Process:
-    """A process that the server has forked, alone in a session."""
+    """A process forked by the server, in its own session."""
 
     def __init__(self, pid: int, ask: Callable[[object], bytes], outputs: list[int]) -> None:
         self.pid, self._ask = pid, ask
@@ -52,7 +52,7 @@ class Process:
 
     @property
     def error(self) -> str:
-        """What it has written to stderr so far."""
+        """Return its stderr output so far."""
         return self._texts[1].decode()
 
     def send(self, *numbers: signal.Signals) -> None:
@@ -60,7 +60,7 @@ class Process:
             os.kill(self.pid, number)
 
     def wait_for(self, text: str, file: Path) -> None:
-        """Wait until a file of a living process holds a text."""
+        """Wait until a file of a live process contains a text."""
         self.wait_until(lambda: file.exists() and text in file.read_text())
 
     def wait_until(self, true: Callable[[], bool]) -> None:
@@ -71,7 +71,7 @@ class Process:
             time.sleep(0.02)
 
     def end(self) -> Ended:
-        """Wait for its end, and for the end of all that it has started: whoever stays on is an orphan."""
+        """Wait for its end and for the end of all its children. Remaining processes are orphans."""
         if self.code is None:
             self.code = int(self._ask({"pid": self.pid}))
         deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
@@ -106,11 +106,11 @@ class Server:
         """Start `train`, `train_as_on_macos`, `evaluate`, `plan` or `certify` with arguments.
 
         Args:
-            command: As on a command line.
-            folder: Where.
-            file_bytes: The size that no file may pass.
-            obeys_permissions: Whether it may not write where nobody may, even for root.
-            environment: Further variables.
+            command: Command line.
+            folder: Working directory.
+            file_bytes: Maximal size of a file.
+            obeys_permissions: Whether the process gives up root's right to ignore permissions.
+            environment: Additional variables.
         """
         pipes = [os.pipe(), os.pipe()]
         request = {
@@ -126,7 +126,7 @@ class Server:
         return Process(pid, self.ask, [ours for ours, _ in pipes])
 
     def run(self, *command: str, **options: Any) -> Ended:
-        """Start one, and wait for its end."""
+        """Start a process, and wait for its end."""
         return self.start(*command, **options).end()
 
 
@@ -148,7 +148,7 @@ def warm_server() -> Iterator[Server]:
 
 
 def processes_of(session: int) -> list[tuple[int, str]]:
-    """Process id and command line of the living processes of a session."""
+    """Return process id and command line of the live processes in a session."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -159,7 +159,7 @@ def processes_of(session: int) -> list[tuple[int, str]]:
 
 
 def state_of(pid: int) -> str:
-    """The letter of a process's state; Z for one that has ended."""
+    """Return the state letter of a process, which is Z after its end."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,7 +1,7 @@
-"""Forks a training process for each request, so that it begins without the seconds that imports take.
+"""Fork a training process for each request, so that it starts without import times.
 
-The child is a process like any other: a session, an output, limits, an exit code and an end of its own. The
-processes of its environments import this file, which is why torch is imported in a function.
+The child is an ordinary process with its own session, output, limits and exit code. Its environment processes
+import this file, so torch is imported in a function.
 """
 
 import array
@@ -24,24 +24,26 @@ CAPABILITY_VERSION = 0x20080522
 
 
 def obey_permissions() -> None:
-    """Give up root's right to write where nobody may; without it there is nothing to give up."""
+    """Give up root's right to ignore permissions, if the process has it."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, data = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, data) == 0
-    for index in range(3):  # effective, permitted, inheritable
+    # The effective, permitted and inheritable sets.
+    for index in range(3):
         data[index] &= ~(1 << CAP_DAC_OVERRIDE)
     assert libc.capset(header, data) == 0
 
 
 def become(request: dict[str, Any], outputs: list[int]) -> None:
-    """Make this process what was asked for."""
+    """Apply the request to this process."""
     os.setsid()
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
         os.close(output)
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
-    tempfile.tempdir = None  # TMPDIR may be another now
+    # TMPDIR may have changed.
+    tempfile.tempdir = None
     if request["file_bytes"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"], request["file_bytes"]))
     if request["obeys_permissions"]:
@@ -50,7 +52,7 @@ def become(request: dict[str, Any], outputs: list[int]) -> None:
 
 
 def commands() -> dict[str, Callable[[], object]]:
-    """What can be asked for, after one run that has imported all that runs import."""
+    """Return the available commands, after one run that has imported all modules of runs."""
     import torch
 
     from reverie.commands.entry import certify, evaluate, plan, train
@@ -71,10 +73,11 @@ def commands() -> dict[str, Callable[[], object]]:
 
 
 def main(connection: socket.socket) -> None:
-    """Answer requests until the other side is gone; a child leaves by its own end."""
+    """Answer requests until the other side disconnects. A child exits on its own."""
     main_of = commands()
     gc.collect()
-    gc.freeze()  # collecting garbage would look at all that children share, and copy it
+    # Garbage collection would touch and copy all memory shared with the children.
+    gc.freeze()
     connection.send(b"ready")
     while True:
         text, sent, *_ = connection.recvmsg(1 << 20, socket.CMSG_LEN(8))
@@ -87,7 +90,8 @@ def main(connection: socket.socket) -> None:
             continue
         outputs = array.array("i", sent[0][2]).tolist()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads; there are none
+            # The warning is about a fork with threads, but there are none.
+            warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
             connection.close()

@@ -1,4 +1,4 @@
-"""What `Ranks` gives each of two or three processes; `test_ranks.py` compares it with one process."""
+"""Results of `Ranks` on two or three processes, which `test_ranks.py` compares with one process."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ ROWS, WIDTH = 6, 4
 
 
 def everything(ranks: Ranks) -> dict[str, Any]:
-    """Return what each method gives this rank; the last rank is lost in the end."""
+    """Return the result of each method on this rank. The last rank is lost at the end."""
     matrices = [torch.full((2, 3), float(ranks.index + 1)), torch.tensor(10.0 * ranks.index)]
     strided = torch.full((1, 2, 2, 2), float(ranks.index)).contiguous(memory_format=torch.channels_last)
     ranks.broadcast_([strided])
@@ -32,30 +32,32 @@ def everything(ranks: Ranks) -> dict[str, Any]:
 
 
 def gathered(ranks: Ranks) -> dict[str, Tensor]:
-    """Return all rows, and the gradient of `loss` for this rank's, averaged as gradients of weights are."""
+    """Return all rows, and the gradient of `loss` for this rank's rows, averaged like weight gradients."""
     whole, weight = inputs()
     weight.requires_grad_()
-    own = (whole[ranks.slice_of(ROWS)] @ weight).t().contiguous().t()  # rows that are not contiguous
+    # These rows are not contiguous.
+    own = (whole[ranks.slice_of(ROWS)] @ weight).t().contiguous().t()
     rows = ranks.gather(own)
-    (loss(rows) + own.square().mean()).backward()  # of all rows, and the mean over this rank's own
+    # The first term uses all rows, the second is the mean over this rank's rows.
+    (loss(rows) + own.square().mean()).backward()
     assert weight.grad is not None
     ranks.average_([weight.grad])
     return {"rows": rows.detach(), "gradient": weight.grad}
 
 
 def inputs() -> tuple[Tensor, Tensor]:
-    """Return rows of all ranks, and a matrix."""
+    """Return the rows of all ranks, and a matrix."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(WIDTH, 3, generator=generator)
 
 
 def loss(rows: Tensor) -> Tensor:
-    """Return a number that is no mean over rows: each row's gradient depends on all."""
+    """Return a number that is not a mean over rows, so each row's gradient depends on all rows."""
     return (rows.t() @ rows).square().sum() + rows.std(0).log().sum()
 
 
 def loss_of_the_last(ranks: Ranks) -> str:
-    """Return what the others are told when the last rank ends, or of two is silent for 5 s."""
+    """Return the error on other ranks when the last rank exits, or, with two ranks, is silent for 5 s."""
     hasty = ProcessGroup(ranks.index, ranks.size, timeout=0.5 if ranks.size == 2 else 60.0)
     ranks.sum([0.0])
     if ranks.index == ranks.size - 1:

@@ -1,4 +1,4 @@
-"""Compiling where the compiler fails, where Ctrl-C ends it, and where its folder cannot be made."""
+"""Compilation with a failing compiler, with Ctrl-C, and with an unusable cache folder."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ IS_INTERRUPTED = 'case "$*" in *--version*) echo "g++ (GCC) 12.2.0"; exit;; esac
 
 @contextmanager
 def compiler_that(line: str, folder: Path) -> Iterator[None]:
-    """Give torch a compiler that does what a line of shell says, and nothing that was compiled before."""
+    """Give torch a compiler that runs a line of shell, and an empty cache."""
     script = folder / "compiler"
     script.write_text(f"#!/bin/sh\n{line}\n")
     script.chmod(0o755)
-    # A background job ignores SIGINT, and so would the compiler.
+    # A background job ignores SIGINT, and the compiler would too.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with inductor.patch({"cpp.cxx": (None, str(script))}):

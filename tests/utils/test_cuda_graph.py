@@ -1,4 +1,4 @@
-"""A captured function is the function, call by call; it draws the same numbers and allocates nothing."""
+"""A captured function equals the function in each call, draws the same numbers and allocates no memory."""
 
 import logging
 
@@ -33,7 +33,8 @@ def test_captured_calls_are_the_eager_ones_bit_for_bit_noise_included() -> None:
     eager, walk = Walk(), Walk()
     call = captured(walk)
     for step in range(8):
-        inputs = {"step": torch.full((8,), float(step))}  # in host memory
+        # This input is in host memory.
+        inputs = {"step": torch.full((8,), float(step))}
         found = {name: value.clone() for name, value in call(inputs).items()}
         expected = eager({"step": inputs["step"].to(CUDA)})
         assert (call.graph is not None) is (step >= CUDAGraphCall.EAGER_CALLS)

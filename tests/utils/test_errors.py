@@ -1,4 +1,4 @@
-"""Errors that users can repair."""
+"""Errors that users can fix."""
 
 import io
 import os
@@ -51,7 +51,8 @@ def pipe_that_nobody_reads() -> Iterator[TextIO]:
         yield file
 
 
-@pytest.mark.parametrize("size", [1, 1_000_000])  # written at the end, and at once
+# The first is written at the end, the second immediately.
+@pytest.mark.parametrize("size", [1, 1_000_000])
 @pytest.mark.parametrize(
     ("lost", "reason"),
     [(full_device, "No space left on device"), (pipe_that_nobody_reads, "Broken pipe")],
@@ -73,9 +74,11 @@ def test_output_that_cannot_be_written_is_one_line_and_nothing_fails_later(
 
 def test_letters_that_an_output_lacks_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
     held = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, "ascii"))  # as with LC_ALL=POSIX
+    # LC_ALL=POSIX has the same effect.
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, "ascii"))
     with exit_on_user_error():
-        print("größe.html, caf\udce9.html")  # the second is the name of a file that is no UTF-8
+        # The second is the name of a file that is not valid UTF-8.
+        print("größe.html, caf\udce9.html")
     assert held.getvalue() == rb"gr\xf6\xdfe.html, caf\udce9.html" + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""What a run writes is read back with the tools its users have: JSON, TensorBoard's reader, Pillow."""
+"""Logs are read back with the users' tools: JSON, TensorBoard's reader and Pillow."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def lines_of(run_dir: Path) -> list[dict[str, float | str]]:
 
 
 def events_of(run_dir: Path) -> EventAccumulator:
-    """The run as TensorBoard's own pages see it: through the plug-ins' reader."""
+    """Return the events of a run through the plug-ins' reader, like TensorBoard's own pages."""
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     return events
@@ -80,7 +80,7 @@ def test_a_call_is_one_flat_line_with_the_tags_and_values_of_tensorboard(
 ) -> None:
     writer.scalars(10, {"loss/image": 2.5, "buffer/replay/total_steps": 10})
     writer.scalars(20, {"loss/image": 1.25})
-    # Read before the files are closed: each call is on disk when it returns.
+    # The files are still open: each call must be on disk when it returns.
     assert lines_of(tmp_path) == [
         {"step": 10, "loss/image": 2.5, "buffer/replay/total_steps": 10.0},
         {"step": 20, "loss/image": 1.25},
@@ -147,7 +147,8 @@ def test_an_animation_is_shown_with_every_frame_and_in_a_kind_that_browsers_anim
     writer.animation(5, "video/episode", frames, fps=20)
     encoded = shown_image(tmp_path, "video/episode")
     assert img_mime_type_detector.from_bytes(encoded) == "image/png"
-    assert encoded.count(b"acTL") == 1  # the chunk that makes a PNG an animated one
+    # This chunk makes a PNG an animated one.
+    assert encoded.count(b"acTL") == 1
     np.testing.assert_array_equal(decode(encoded), frames.repeat(4, axis=1).repeat(4, axis=2))
     with Image.open(io.BytesIO(encoded)) as opened:
         assert (opened.info["duration"], opened.info["loop"]) == (50, 0)

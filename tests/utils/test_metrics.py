@@ -1,4 +1,4 @@
-"""Means are the mathematician's means, and nothing that is given stays alive."""
+"""Means are mathematically correct, and the metrics keep no reference to their inputs."""
 
 import gc
 import math
@@ -65,7 +65,8 @@ def test_a_flush_forgets_everything_before_it() -> None:
 
 
 def test_a_tensor_overwritten_after_the_call_counts_with_its_value_at_the_call() -> None:
-    static_output = torch.tensor(1.0)  # as a CUDA graph's outputs are
+    # Outputs of a CUDA graph behave like this.
+    static_output = torch.tensor(1.0)
     means = MetricMeans()
     means.add({"loss": static_output})
     static_output.fill_(5.0)
@@ -101,7 +102,8 @@ def test_a_tensor_with_a_dimension_is_refused_by_name_and_shape() -> None:
 
 def test_adding_never_reads_a_value_on_the_host() -> None:
     means = MetricMeans()
-    for _ in range(3):  # a meta tensor has no value: to read one is an error
+    # A meta tensor has no value, so reading one would raise.
+    for _ in range(3):
         means.add({"loss": torch.empty((), device="meta"), "kl": torch.empty((), device="meta")})
 
 
@@ -125,7 +127,8 @@ def test_on_cuda_adding_never_waits_and_flushing_waits_once() -> None:
             means.add({"a": values["a"]})
     with synchronizing_is("warn"), pytest.warns(UserWarning, match="synchronizing") as waits:
         result = means.flush()
-    assert len(waits) == 2  # one for each set of names
+    # One for each set of names.
+    assert len(waits) == 2
     assert result == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 
@@ -154,12 +157,15 @@ def test_ten_thousand_calls_keep_no_tensor_alive() -> None:
 def test_phases_share_the_wall_time_between_two_flushes() -> None:
     times = clock_showing(100.0, 101.0, 103.0, 104.0, 109.0, 110.0)
     watch = PhaseTimer("collect", "update", "log", clock=times.__next__)
-    with watch("collect"):  # 101 to 103
+    # From 101 to 103.
+    with watch("collect"):
         pass
-    with watch("update"):  # 104 to 109
+    # From 104 to 109.
+    with watch("update"):
         pass
     expected = {"time/collect_fraction": 0.2, "time/update_fraction": 0.5, "time/log_fraction": 0.0}
-    assert watch.flush() == expected  # at 110, after 10 seconds
+    # At 110, after 10 seconds.
+    assert watch.flush() == expected
 
 
 def test_the_same_phase_adds_up_and_a_flush_starts_anew() -> None:

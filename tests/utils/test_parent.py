@@ -1,4 +1,4 @@
-"""Processes end with their parent, however it ends and whatever they are doing."""
+"""Child processes end with their parent, however it ends and whatever they are doing."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def folder_of_pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def parent_of(
     count: int, *command: str, environment: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a program, wait until it has `count` children, and require that they end after the block."""
+    """Start a program, wait until it has `count` children, and check that they end after the block."""
     variables = os.environ | {"PYTHONPATH": os.getcwd()} | dict(environment or {})
     process = subprocess.Popen(command, env=variables)
     try:

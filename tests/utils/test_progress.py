@@ -1,4 +1,4 @@
-"""Progress is compared word for word; the bar is drawn on a real terminal."""
+"""Progress lines are compared word for word, and the bar is drawn on a real terminal."""
 
 import logging
 import os
@@ -36,14 +36,14 @@ close()
 
 
 def by_mode(shown: str) -> dict[str, str]:
-    """What the script has shown in each mode."""
+    """Return the script's output in each mode."""
     parts = re.split(r"<(auto|bar|plain)>\r?\n", shown)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @pytest.fixture(scope="module")
 def on_a_terminal() -> dict[str, str]:
-    """What the script shows on a pseudo-terminal of 150 columns."""
+    """Return the script's output on a pseudo-terminal of 150 columns."""
     return by_mode(shown_on_a_terminal(SCRIPT, 150))
 
 
@@ -57,7 +57,8 @@ def shown_on_a_terminal(script: str, columns: int) -> str:
     try:
         while piece := os.read(ours, 65536):
             shown += piece
-    except OSError:  # Linux: all of it is read and nobody writes any more
+    except OSError:
+        # On Linux this means that all output is read and the writer has closed.
         pass
     os.close(ours)
     return shown.decode()
@@ -69,7 +70,7 @@ def shown_lines(
     total: int = 10_000,
     start: int = 0,
 ) -> list[str]:
-    """The plain lines of a run that advances to (step, seconds, updates, end of the phase)."""
+    """Return the plain lines of a run that advances to (step, seconds, updates, end of the phase)."""
     now = 0.0
     progress = Progress(total, ProgressMode.plain, start_step=start, clock=lambda: now)
     with caplog.at_level(logging.INFO, logger="reverie"):
@@ -115,11 +116,13 @@ def test_the_time_left_of_a_resumed_run_counts_its_own_steps_only(caplog: pytest
 
 
 def test_the_time_left_follows_the_pace_of_the_last_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
-    slow = [(10 * number, 10.0 * number, 10 * number, None) for number in range(1, 400)]  # a step a second
+    # One step per second.
+    slow = [(10 * number, 10.0 * number, 10 * number, None) for number in range(1, 400)]
     fast = [(3990 + 10 * number, 3990.0 + 2 * number, 4000 + number, None) for number in range(1, 301)]
     lines = shown_lines(caplog, [*slow, *fast], total=7_990)
     assert times_left(lines)[398] == "1:06:40 left"
-    assert times_left(lines)[-1] == "0:03:20 left"  # 1,000 steps, five a second
+    # 1,000 steps at five per second.
+    assert times_left(lines)[-1] == "0:03:20 left"
 
 
 def test_generations_longer_than_that_have_a_pace_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +142,7 @@ def test_a_finished_run_has_no_time_left(caplog: pytest.LogCaptureFixture) -> No
 def test_the_time_left_comes_from_updates_and_from_an_earlier_phase_is_the_least(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Filling the replay says nothing about the rest; learning the world model alone is faster."""
+    """Filling the replay does not predict the rest. Training only the world model is faster."""
     filling = [(100 * number, 1.0 * number, 0, 1000) for number in range(1, 11)]
     alone = [(1000 + 10 * number, 10.0 + number, number, 2000) for number in range(1, 101)]
     joint = [(2000 + 10 * number, 110.0 + 5 * number, 100 + number, None) for number in range(1, 101)]
@@ -205,9 +208,8 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
         assert words in without_styles(shown)
     plain = without_styles(shown)
     assert plain.rindex("checkpoint [written]") < plain.rindex("50 of 200")
-    assert (
-        shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
-    )  # the cursor is hidden once and given back
+    # The cursor is hidden once and then restored.
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
 
 
 DRAWN = """
@@ -252,7 +254,8 @@ progress.close()
 def test_the_bar_knows_no_time_left_before_the_first_update() -> None:
     shown = without_styles(shown_on_a_terminal(DRAWN + FILLING, 150))
     assert "filling, time left unknown" in shown
-    assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}  # 3,870 steps, two a second
+    # 3,870 steps at two per second.
+    assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}
 
 
 QUICK = """
@@ -281,7 +284,8 @@ def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else(
     pieces = re.split(r"[\r\n]+", without_styles(shown_on_a_terminal(DRAWN + LONG_RUN, 80)))
     assert max(map(len, pieces)) <= 80 and "…" not in "".join(pieces)
     still = [piece for piece in pieces if "compiling for this machine" in piece]
-    assert len({piece[0] for piece in still}) >= 3  # the wheel turns
+    # The spinner turns.
+    assert len({piece[0] for piece in still}) >= 3
     assert any("return -20.45, 4.25 updates/s, " in piece and piece.endswith("left") for piece in pieces)
 
 
@@ -293,7 +297,8 @@ def test_each_phase_says_once_how_long_the_run_will_take(caplog: pytest.LogCaptu
             now = float(second)
             progress.advance(10 * second, 0, "filling the replay", 1000)
         progress.set_status("compiling for this machine", is_once=True)
-        now = 10_000.0  # counts for nothing
+        # This value is arbitrary.
+        now = 10_000.0
         progress.set_status(None)
         for second in range(100):
             now = 10_000.0 + second
@@ -303,7 +308,8 @@ def test_each_phase_says_once_how_long_the_run_will_take(caplog: pytest.LogCaptu
             now = 20_000.0 + second
             progress.advance(2000 + 4 * second, 200 + 4 * second, "alone", 6000)
     joint, alone = caplog.messages
-    assert joint == "learning at 2 updates/s: 27:42:10 left"  # 398,920 steps, four a second
+    # 398,920 steps at four per second.
+    assert joint == "learning at 2 updates/s: 27:42:10 left"
     assert alone == "alone at 4 updates/s: at least 27:38:00 left"
 
 
@@ -314,5 +320,5 @@ def test_on_a_terminal_plain_mode_draws_no_bar(on_a_terminal: dict[str, str]) ->
 
 
 def without_styles(shown: str) -> str:
-    """Drop the escape sequences that colour words."""
+    """Remove the escape sequences for colors."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)

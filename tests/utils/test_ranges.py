@@ -1,4 +1,4 @@
-"""A number outside its range is refused by the key that the user typed, with the range."""
+"""A number out of range is rejected with the key that the user typed, and with the range."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What processes of one run add up, gather and agree on is what one process would compute."""
+"""Sums, gathers and decisions of several processes equal those of one process."""
 
 from threading import Event, Thread
 
@@ -29,7 +29,8 @@ def test_numbers_are_added_up_in_float64(found: FoundBySize, size: int) -> None:
     for rank in found[size]:
         first, second, third = rank["sum"]
         assert first == sum(range(1, size + 1)) and second == pytest.approx(0.1 * size, rel=1e-15)
-        assert third == pytest.approx(1e16 + size - 1, rel=1e-15)  # float32 is right to 1e9 there
+        # float32 is accurate to 1e9 at this size.
+        assert third == pytest.approx(1e16 + size - 1, rel=1e-15)
 
 
 def test_each_rank_has_its_own_share_of_the_rows(found: FoundBySize, size: int) -> None:

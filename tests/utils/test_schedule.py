@@ -1,4 +1,4 @@
-"""Cadences and the update ratio, held against integer arithmetic."""
+"""Cadences and the update ratio, compared with integer arithmetic."""
 
 from itertools import accumulate
 

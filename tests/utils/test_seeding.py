@@ -1,4 +1,4 @@
-"""One seed, many streams: stable for ever, distinct, independent."""
+"""One seed gives many streams: stable over versions, distinct and independent."""
 
 import os
 import random
@@ -60,7 +60,8 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float:
     ids=["other name", "other run seed"],
 )
 def test_streams_are_uncorrelated(first: tuple[int, str], second: tuple[int, str]) -> None:
-    limit = 5 / 100  # five standard deviations for 10,000 pairs
+    # These are five standard deviations for 10,000 pairs.
+    limit = 5 / 100
     assert abs(correlation(*(numpy_generator(*which).random(10_000) for which in (first, second)))) < limit
     draws = [torch.rand(10_000, generator=torch_generator(*which)).numpy() for which in (first, second)]
     assert abs(correlation(draws[0], draws[1])) < limit
@@ -96,7 +97,8 @@ def test_deterministic_kernels_hold_for_the_whole_process(monkeypatch: pytest.Mo
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # whatever it is now comes back at the end
+    # monkeypatch restores the current value at the end.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)

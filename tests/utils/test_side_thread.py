@@ -1,4 +1,4 @@
-"""Calls beside the main thread: in order, by one thread, with their errors, never in the way of an end."""
+"""Calls in a side thread: in order, in one thread, with their errors, and without blocking the exit."""
 
 import subprocess
 import sys
@@ -29,7 +29,8 @@ def test_calls_are_made_in_order_by_one_thread_beside_this_one() -> None:
 
     futures = [side.begin(lambda number=number: call(number)) for number in range(3)]
     side.wait(0.01)
-    assert made == []  # `begin` has not waited, and neither does `wait` for longer than it is told
+    # `begin` has not waited, and `wait` respects its limit.
+    assert made == []
     gate.set()
     side.wait()
     assert made == [0, 1, 2] and [future.result() for future in futures] == ["beside"] * 3

@@ -1,4 +1,4 @@
-"""A state comes back bit for bit, and no file of it can run code or lose a bit unnoticed."""
+"""A state is restored bit for bit. Its files can neither run code nor lose a bit unnoticed."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.boo
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two nests are equal, types, dtypes, shapes and bits included."""
+    """Return whether two nested states are equal, including types, dtypes, shapes and bits."""
     if isinstance(a, dict):
         return type(b) is dict and [*a] == [*b] and all(same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple):
@@ -115,7 +115,7 @@ def test_what_cannot_be_written_is_named_and_nothing_is_written(
 
 
 class Attack:
-    """Leaves a file behind when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

@@ -1,4 +1,4 @@
-"""Counts agree with their nouns wherever a text is printed."""
+"""Numbers agree with their nouns in all printed texts."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ def test_no_number_is_put_before_a_plural_noun_without_count_text(folder: str) -
 
 
 def _plurals(path: Path) -> list[str]:
-    """Return where a formatted value is followed by a plural noun."""
+    """Return the places where a formatted value precedes a plural noun."""
     places: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         pairs = zip(node.values, node.values[1:], strict=False) if isinstance(node, ast.JoinedStr) else ()

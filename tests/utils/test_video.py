@@ -1,4 +1,4 @@
-"""Videos are read back by a decoder and compared with what was written."""
+"""Videos are decoded and compared with the written frames."""
 
 import weakref
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Frames = NDArray[np.uint8]
 
 
 def moving_square(num_frames: int = 12, height: int = 64, width: int = 64) -> Frames:
-    """A light square on brown that moves by four pixels per frame."""
+    """Return frames of a light square on brown that moves by four pixels per frame."""
     frames = np.empty((num_frames, height, width, 3), np.uint8)
     frames[:] = (144, 72, 17)
     for time in range(num_frames):
@@ -48,8 +48,10 @@ def test_an_mp4_holds_every_frame_at_its_size_and_pace(tmp_path: Path) -> None:
     decoded = decode_mp4(tmp_path / "episode.mp4")
     assert decoded.shape == frames.shape
     error = np.abs(decoded.astype(int) - frames.astype(int))
-    assert error.mean() < 3  # colours have half the resolution, so pixels at the edges differ more
-    assert error[:, :8].max() <= 6  # away from the square
+    # Colors have half the resolution, so pixels at edges differ more.
+    assert error.mean() < 3
+    # This is away from the square.
+    assert error[:, :8].max() <= 6
     with av.open(str(tmp_path / "episode.mp4")) as container:
         stream = container.streams.video[0]
         assert stream.average_rate == 15
@@ -101,7 +103,8 @@ def test_an_image_is_exact(tmp_path: Path) -> None:
 
 
 def test_upscaling_repeats_each_pixel_in_both_directions() -> None:
-    frame = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)  # one row, two columns
+    # One row with two columns.
+    frame = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
     expected = [[[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]] * 2
     assert upscale(frame, 2).tolist() == expected
     assert upscale(frame[None], 2).tolist() == [expected]
@@ -125,7 +128,8 @@ def test_mp4_and_gif_are_accepted_ahead_of_time(tmp_path: Path) -> None:
 
 
 def frames_that_break() -> Iterator[Frames]:
-    for _ in range(8):  # enough for the encoder to have begun the file
+    # After this many frames the encoder has started the file.
+    for _ in range(8):
         yield from moving_square(12)
     raise RuntimeError("the environment crashed")
 
@@ -163,4 +167,5 @@ def test_an_mp4_of_a_generator_never_holds_its_frames(tmp_path: Path) -> None:
 
     save_video(tmp_path / "episode.mp4", frames(), fps=15)
     assert len(decode_mp4(tmp_path / "episode.mp4")) == 14
-    assert most_alive <= 2  # the current one, and the first, which gave the size
+    # These are the current frame and the first, which determined the size.
+    assert most_alive <= 2

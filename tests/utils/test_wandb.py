@@ -1,4 +1,4 @@
-"""What W&B gets is read back from the file it wrote, with W&B's own message types."""
+"""W&B's file is read back with W&B's own message types."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def children() -> set[psutil.Process]:
 
 
 def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """LevelDB's log format, after a header: blocks of 32 KiB; crc (4), length (2), kind (1), payload."""
+    """Yield chunks of LevelDB's log format, in blocks of 32 KiB: crc (4), length (2), kind (1), payload."""
     position = HEADER_BYTES
     while position + HEADER_BYTES <= len(content):
         left = BLOCK_BYTES - position % BLOCK_BYTES
@@ -58,13 +58,14 @@ def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def rows_of(wandb_file: Path) -> list[dict[str, Any]]:
-    """The rows of metrics in a .wandb file, without W&B's own keys."""
+    """Return the metric rows in a .wandb file, without W&B's own keys."""
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
     rows, parts = [], b""
     for kind, payload in chunks(wandb_file.read_bytes()):
         parts += payload
-        if kind in (2, 3):  # the first or a middle part of a record
+        # This is the first or a middle part of a record.
+        if kind in (2, 3):
             continue
         record, parts = Record.FromString(parts), b""
         if record.HasField("history"):
@@ -83,7 +84,7 @@ def everything_under(folder: Path) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder that shows what is written to it; no login, no settings of whoever runs the tests."""
+    """Return a home folder that reveals writes to it, without the user's login and settings."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -98,9 +99,11 @@ def test_offline_rows_are_the_lines_of_metrics_jsonl(tmp_path: Path) -> None:
     run_dir = tmp_path / "pong-1"
     writer = MetricsWriter(run_dir, tensorboard=False, wandb=WandbMode.offline)
     writer.scalars(10, {"memory/replay/size_mb": 1550.25, "memory/replay/growth_mb_per_report": 0.0})
-    writer.scalars(10, {"episode/return": -21.0})  # a second row of one step
-    writer.scalars(5, {"episode/return": -20.0})  # and an earlier step
-    # Longer than a block of the file: 2,000 tags.
+    # A second row for the same step.
+    writer.scalars(10, {"episode/return": -21.0})
+    # An earlier step.
+    writer.scalars(5, {"episode/return": -20.0})
+    # 2,000 tags are longer than a block of the file.
     writer.scalars(20, {f"train/loss/part_{index}": index / 7 for index in range(2000)})
     writer.close()
     (path,) = wandb_files(run_dir)
@@ -135,7 +138,8 @@ def test_nothing_is_left_behind(tmp_path: Path, own_home: Path, capfd: pytest.Ca
     environment, threads, processes = dict(os.environ), set(threading.enumerate()), children()
     run = WandbRun(tmp_path / "run", WandbMode.offline)
     helpers = list(children() - processes)
-    assert "--no-observability" in helpers[0].cmdline()  # it reports nothing to its maker
+    # W&B must not send telemetry.
+    assert "--no-observability" in helpers[0].cmdline()
     run.scalars(1, {"loss": 1.0})
     run.close()
     run.close()
@@ -160,7 +164,8 @@ def test_offline_opens_no_connection_but_to_its_helper(tmp_path: Path) -> None:
         connection
         for process in processes
         for connection in process.net_connections("inet")
-        if connection not in before  # other tests may have servers of their own
+        # Other tests may run their own servers.
+        if connection not in before
     ]
     run.close()
     assert len(processes) > 1
@@ -187,7 +192,8 @@ def test_online_without_a_login_is_refused_and_leaves_no_process(tmp_path: Path)
 
 
 def test_a_missing_package_is_refused_before_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)  # Python then finds no such package
+    # Python then finds no such package.
+    monkeypatch.setitem(sys.modules, "wandb", None)
     LoggerConfig(wandb=WandbMode.off)
     with pytest.raises(UserError) as refused:
         LoggerConfig(wandb=WandbMode.offline)
@@ -199,13 +205,14 @@ def test_a_missing_package_is_refused_before_the_run_begins(monkeypatch: pytest.
 
 @pytest.mark.parametrize("group", ["full", "plain"])
 def test_it_is_off_unless_asked_for(group: str) -> None:
-    # A bare off in YAML would be false.
+    # An unquoted off in YAML would be false.
     values = OmegaConf.load(str(resources.files("reverie.configs") / "logger" / f"{group}.yaml"))
     assert isinstance(values, DictConfig)
     del values["defaults"]
     composed = OmegaConf.merge(OmegaConf.structured(LoggerConfig), values)
     assert composed.wandb is WandbMode.off
-    assert OmegaConf.create(OmegaConf.to_yaml(composed)).wandb == "off"  # as config.yaml of a run has it
+    # The saved config.yaml has the same value.
+    assert OmegaConf.create(OmegaConf.to_yaml(composed)).wandb == "off"
 
 
 def test_a_log_that_is_refused_leaves_no_process_of_wandb(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Compares compiled with written updates and actions.
+"""Compare compiled with eager updates and actions.
 
-A program of its own, because the suite's type checks at run time cannot be compiled. One for all: what two
-of them have in common is compiled once.
+This is a separate program, because the runtime type checks of the tests cannot be compiled. One program
+covers all cases, so that common parts are compiled once.
 
 python -m tests.workflows.compiled_against_written [discrete] [continuous] [uncompiled]
 """
@@ -54,7 +54,7 @@ def compare(is_discrete: bool) -> None:
 
 
 def compare_uncompiled() -> None:
-    """Where nothing can be compiled, all is equal to the bit."""
+    """Check that without compilation all results are bitwise equal."""
     torch.manual_seed(0)
     written = tiny_workflow(VECTOR)
     compiled = CompiledDreamer(written.env, written.config, written.device)

@@ -1,6 +1,7 @@
-"""What processes compute that divide each batch, and the environments, between them.
+"""Results of processes that divide batches and environments between them.
 
-Each rank computes `everything` from its part, a process alone from the whole; `test_ranks.py` compares them.
+Each rank computes `everything` from its part, and a single process computes it from the whole.
+`test_ranks.py` compares them.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ LEARNED = (*CASES, *OBJECTIVES, "warm-up")
 
 
 def everything(ranks: Ranks) -> dict[str, Found]:
-    """Return what this rank makes of its part, by case."""
+    """Return the results of this rank for its part, by case."""
     found = {case: of_golden_case(case, ranks) for case in CASES}
     found |= {name: of_objective(settings, ranks) for name, settings in OBJECTIVES.items()}
     found |= {"warm-up": of_warm_up(ranks), "acting": of_acting(ranks), "returns": of_returns(ranks)}
@@ -46,9 +47,9 @@ def everything(ranks: Ranks) -> dict[str, Found]:
 
 
 def of_golden_case(case: str, ranks: Ranks) -> Found:
-    """Learn from the recorded windows: twice three, and the first two again, for 4 divides neither 3 nor 6.
+    """Learn from the recorded windows: three twice, plus the first two, because 4 divides neither 3 nor 6.
 
-    The noise is drawn, unlike the recorded run's, so that a window that is there twice has two samples.
+    The noise is sampled, unlike in the recorded run, so that a repeated window has two samples.
     """
     golden, rows = load(case, ranks), [0, 1, 2, 3, 4, 5, 0, 1]
     windows = [tensors_of(golden.batch(index)) for index in (0, 1)]
@@ -58,14 +59,14 @@ def of_golden_case(case: str, ranks: Ranks) -> Found:
 
 
 def of_objective(settings: dict[str, Any], ranks: Ranks) -> Found:
-    """Learn from random windows by an objective."""
+    """Learn from random windows with an objective."""
     torch.manual_seed(0)
     workflow = tiny_workflow(world_model=settings, ranks=ranks)
     return learn(workflow, [make_batch(workflow, WINDOWS) for _ in range(UPDATES)])
 
 
 def of_warm_up(ranks: Ranks) -> Found:
-    """Learn the world model alone, from weights that each rank draws differently and takes from the first."""
+    """Train only the world model, from weights that differ per rank and are replaced by rank 0's."""
     torch.manual_seed(ranks.index)
     workflow = tiny_workflow(is_discrete=False, is_perturbed=False, ranks=ranks)
     torch.manual_seed(9)
@@ -73,7 +74,7 @@ def of_warm_up(ranks: Ranks) -> Found:
 
 
 def learn(workflow: DreamerWorkflow, batches: Sequence[SequenceBatch], phase: str = "update") -> Found:
-    """Learn from this rank's part of each batch; return metrics, first gradients, and what was learned."""
+    """Learn from this rank's part of each batch. Return metrics, first gradients and learned values."""
     found: Found = {}
 
     def keep_gradients(*_: Any) -> None:
@@ -114,7 +115,7 @@ def of_acting(ranks: Ranks) -> Found:
 
 
 def of_returns(ranks: Ranks) -> Found:
-    """Return what the normaliser is given by one update, and the moving averages that it makes of it."""
+    """Return the inputs of the normalizer in one update, and its resulting moving averages."""
     torch.manual_seed(0)
     workflow = tiny_workflow(ranks=ranks)
     seen: list[Tensor] = []
@@ -126,7 +127,7 @@ def of_returns(ranks: Ranks) -> Found:
 
 
 def of_bad_batch(phase: str, ranks: Ranks) -> Found:
-    """Make an update with one reward, the last rank's, that is no number; return whether it did anything."""
+    """Make an update with one non-finite reward on the last rank. Return whether it had any effect."""
     torch.manual_seed(0)
     workflow = tiny_workflow(ranks=ranks)
     workflow.update(part(make_batch(workflow, WINDOWS), ranks))
@@ -138,7 +139,7 @@ def of_bad_batch(phase: str, ranks: Ranks) -> Found:
 
 
 def of_one_moment(ranks: Ranks) -> Found:
-    """Return whether ranks are called equal before and after one entry of one moment, the last's, changes."""
+    """Return whether ranks count as equal before and after one entry of a moment changes on the last rank."""
     workflow = tiny_workflow(ranks=ranks)
     before = workflow.is_equal_on_ranks()
     workflow.optimizers["critic"].momentum[-1].view(-1)[-1] += 1e-9 * (ranks.index == ranks.size - 1)

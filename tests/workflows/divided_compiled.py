@@ -1,4 +1,4 @@
-"""The world model's updates of `divided.py`: as written by one process, compiled by several."""
+"""The world-model updates of `divided.py`, eager on one process and compiled on several."""
 
 import torch
 
@@ -8,17 +8,19 @@ from reverie.workflows.world_models import CompiledDreamer
 from .divided import UPDATES, WINDOWS, Found, learn, part
 from .tiny import make_batch, tiny_workflow
 
-PHASE = "update_world_model"  # it compiles one step and its gradient, which takes long enough
+# It compiles one step and its gradient, which is slow enough.
+PHASE = "update_world_model"
 
 
 def everything(ranks: Ranks) -> Found:
-    """Return what this rank makes of its part."""
+    """Return the results of this rank for its part."""
     torch.manual_seed(0)
     written = tiny_workflow()
     batches = [make_batch(written, WINDOWS) for _ in range(UPDATES)]
     if ranks.size == 1:
         return learn(written, batches, PHASE)
-    if ranks.is_first:  # the others find in torch's cache what one has compiled
+    # The other ranks use the compiled code in torch's cache.
+    if ranks.is_first:
         learn(CompiledDreamer(written.env, written.config, written.device), [part(batches[0], ranks)], PHASE)
     ranks.sum([0.0])
     compiled = CompiledDreamer(written.env, written.config, written.device, ranks=ranks)

@@ -1,4 +1,4 @@
-"""What processes that share one GPU learn from their parts of the batches of `divided.py`."""
+"""Results of processes that share one GPU, for their parts of the batches of `divided.py`."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ as_written = divided.learn
 
 
 def everything(ranks: Ranks) -> dict[str, Found]:
-    """Return what this rank learns, by case."""
+    """Return the learned values of this rank, by case."""
     divided.learn = learn
     found = {case: divided.of_golden_case(case, ranks) for case in divided.CASES}
     return found | {name: divided.of_objective(each, ranks) for name, each in divided.OBJECTIVES.items()}
 
 
 def learn(workflow: DreamerWorkflow, batches: Sequence[SequenceBatch], phase: str = "update") -> Found:
-    """Learn on the GPU, from the networks of a workflow on the CPU."""
+    """Learn on the GPU, starting from a workflow's networks on the CPU."""
     twin = DreamerWorkflow(workflow.env, workflow.config, CARD, ranks=workflow.ranks)
     twin.world_model.load_state_dict(workflow.world_model.state_dict())
     twin.controller.load_state_dict(workflow.controller.state_dict())

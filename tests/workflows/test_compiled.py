@@ -1,4 +1,4 @@
-"""Compiled steps give what the written ones give, are compiled once, and are done without where need be."""
+"""Compiled steps equal eager steps, are compiled once, and fall back to eager mode."""
 
 import os
 import shutil
@@ -28,7 +28,8 @@ def test_compiled_steps_do_as_the_written_ones_and_what_cannot_be_compiled_runs_
 @needs_compiler
 def test_a_function_of_too_many_shapes_runs_as_written(caplog: pytest.LogCaptureFixture) -> None:
     double = compiled(lambda x: 2 * x)
-    with dynamo.patch(recompile_limit=2):  # of 8
+    # The default is 8.
+    with dynamo.patch(recompile_limit=2):
         assert all(float(double(torch.ones(size)).sum()) == 2 * size for size in range(1, 6))
     assert caplog.text.count("falling back to eager: ") == 1
 
@@ -51,7 +52,7 @@ def test_what_is_compiled_late_is_counted_and_warned_of(caplog: pytest.LogCaptur
 
 def test_what_is_missing_for_compiling_is_told() -> None:
     torch._dynamo.reset()
-    # Not by monkeypatch: to it these are no attributes of the module, and it would end by deleting them.
+    # monkeypatch would treat these as missing attributes and delete them at the end.
     with inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}):
         reason = why_not_compiled.__wrapped__()
     assert reason and "compiler" in reason

@@ -1,4 +1,4 @@
-"""Updates as one CUDA graph are the eager ones, allocate nothing, and a run with them resumes."""
+"""Updates as a CUDA graph equal eager updates, allocate no memory, and support resuming."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ CUDA = torch.device("cuda")
 
 
 def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
-    """The same workflow, captured; draws the same numbers."""
+    """Return the same workflow with capture, which draws the same numbers."""
     other = CUDAGraphDreamer(workflow.env, workflow.config, workflow.device, workflow.autocast_dtype)
     other.load_state_dict(workflow.state_dict())
     return other
@@ -23,7 +23,7 @@ def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
 def test_what_goes_through_a_graph_as_tensors_is_what_was_put_in(
     has_context: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Without a GPU nothing is captured: the calls stay what the first calls on CUDA are, eager ones.
+    # Without a GPU there is no capture. All calls stay eager, like the first calls on CUDA.
     monkeypatch.setattr(
         "reverie.workflows.world_models.compiled.CUDAGraphCall", lambda function, *_: function
     )
@@ -47,7 +47,8 @@ def test_captured_updates_are_the_eager_ones(part: str, dtype: torch.dtype) -> N
     torch.manual_seed(0)
     eager = tiny_workflow(IMAGE | VECTOR, dtype=dtype, device=CUDA)
     captured = captured_from(eager)
-    for count in range(8):  # the graph is recorded at the fourth
+    # The graph is captured at the fourth call.
+    for count in range(8):
         batch = make_batch(eager)
         batch = replace(batch, reward=batch.reward + 0.1 * count)
         expected, found = getattr(eager, part)(batch), getattr(captured, part)(batch)
@@ -67,7 +68,8 @@ def test_captured_acting_is_the_eager_one_and_allocates_the_same_at_every_step()
     eager = tiny_workflow(IMAGE | VECTOR, device=CUDA)
     captured = captured_from(eager)
     growth: list[int] = []
-    for count in range(8):  # the graph is recorded at the fourth
+    # The graph is captured at the fourth call.
+    for count in range(8):
         arrival = make_arrival(eager, is_first=count in (0, 5))
         expected = eager.collect_step(arrival)
         before = torch.cuda.memory_stats()["allocated_bytes.all.current"]

@@ -1,4 +1,4 @@
-"""Acting and learning: what an update moves, what acting keeps, and that neither leaves a graph behind."""
+"""Acting and learning: changes by an update, memory of acting, and no remaining graphs."""
 
 import gc
 
@@ -31,7 +31,7 @@ SWITCHES = {
 
 
 def count_graphs() -> int:
-    """Return how many living tensors belong to a graph."""
+    """Return the number of live tensors with a graph."""
     gc.collect()
     return sum(issubclass(type(x), Tensor) and x.grad_fn is not None for x in gc.get_objects())
 
@@ -115,7 +115,8 @@ def test_an_update_leaves_no_graph_behind(phase: str) -> None:
     tensors = [*updated.metrics.values(), updated.deter, updated.stoch]
     assert not any(x.requires_grad for x in tensors)
     kept = workflow.losses(batch, workflow.noise["update"])
-    assert count_graphs() > before  # the count does see a graph that is held
+    # This shows that the count detects a graph.
+    assert count_graphs() > before
     del kept
 
 
@@ -189,13 +190,15 @@ def test_each_guard_of_acting_holds_alone() -> None:
     )
     workflow.collect_step(arrival)
     handle.remove()
-    assert enabled == [False]  # the first guard
+    # This is the first guard.
+    assert enabled == [False]
     noise = workflow.noise["collect"]
     _, returned = workflow.act(arrival, torch.zeros(2, ACTIONS), noise, noise, None)
     cached = workflow.world_model.rssm._state
     assert torch.is_grad_enabled() and cached is not None
     states = (cached.deter, cached.stoch, returned.deter, returned.stoch)
-    assert not any(x.requires_grad for x in states)  # the second
+    # This is the second guard.
+    assert not any(x.requires_grad for x in states)
 
 
 def test_acting_remembers_its_last_action_and_an_episode_border_forgets_it() -> None:

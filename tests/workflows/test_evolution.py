@@ -1,4 +1,4 @@
-"""Laws of selection, crossover and mutation, whatever the population."""
+"""Properties of selection, crossover and mutation for any population."""
 
 import copy
 import math
@@ -224,8 +224,8 @@ def test_mutation_changes_the_configured_shares_by_the_configured_amounts() -> N
     changes = mutate({"weight": torch.full((count,), 1e-3)}, config, generator())["weight"] - 1e-3
     changed = changes[changes != 0]
     assert_share(len(changed) / count, 0.1, count)
-    # A weight of 0.001 changes by 0.0001, by 0.01 or by 1: deviations far enough apart to be told from each
-    # other by how many of the changes lie beyond a bound between them.
+    # A weight of 0.001 changes by 0.0001, 0.01 or 1. These deviations differ enough to be distinguished by
+    # the share of changes beyond a bound between them.
     assert_share(
         (changed.abs() > 6e-4).float().mean().item(), 0.05 * normal_beyond(0.06) + 0.05, len(changed)
     )
@@ -297,7 +297,7 @@ def test_diversity_agrees_with_its_definition_and_lies_between_0_and_1(seed: int
 
 
 def normal_beyond(bound: float) -> float:
-    """Probability that a standard normal number is larger than the bound in magnitude."""
+    """Return the probability that a standard normal number exceeds the bound in magnitude."""
     return math.erfc(bound / math.sqrt(2))
 
 

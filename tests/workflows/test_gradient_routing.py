@@ -1,4 +1,4 @@
-"""Which loss teaches which network: one loss at a time, over every network."""
+"""Gradients of each single loss with respect to each network."""
 
 import pytest
 import torch
@@ -22,11 +22,13 @@ GROUPS = {
     "controller.critic.": "critic",
     "controller.slow_critic.": "slow critic",
 }
-SEEN = {"encoder", "core", "posterior"}  # what a posterior state depends on
+# A posterior state depends on these.
+SEEN = {"encoder", "core", "posterior"}
 ROUTES = {
     "decoder/image": SEEN | {"image decoder"},
     "decoder/vector": SEEN | {"vector decoder"},
-    "dynamics": SEEN | {"prior"},  # encoder and posterior through earlier steps alone
+    # Encoder and posterior receive gradients only through earlier steps.
+    "dynamics": SEEN | {"prior"},
     "representation": SEEN,
     "reward": SEEN | {"reward"},
     "continue": SEEN | {"continue"},
@@ -41,7 +43,7 @@ def group(name: str) -> str:
 
 
 def taught(workflow: DreamerWorkflow, loss: torch.Tensor) -> dict[str, float]:
-    """Return the gradient norm of each group, where there is any gradient."""
+    """Return the gradient norm of each group that has a gradient."""
     trained = {name: p for name, p in parameters(workflow).items() if p.requires_grad}
     gradients = torch.autograd.grad(loss.mean(), list(trained.values()), allow_unused=True, retain_graph=True)
     norms: dict[str, float] = {}

@@ -16,11 +16,12 @@ from reverie.workflows.world_models.controller import ImaginedTrajectory, imagin
 from ..models.tiny import MODE, TINY
 from .tiny import ACTIONS, HORIZON, IMAGE, make_batch, tiny_workflow
 
-TOKENS = torch.zeros(0)  # read by objectives other than reconstruction
+# Only objectives other than reconstruction read tokens.
+TOKENS = torch.zeros(0)
 
 
 def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tensor]:
-    """Return the losses as of the first batch: the return normaliser, which every call moves, starts anew."""
+    """Return the losses as for the first batch, with a new return normalizer, which each call changes."""
     for average in (workflow.controller.normalizer.low, workflow.controller.normalizer.high):
         average.zero_()
     losses, _, _ = workflow.losses(batch, MODE)
@@ -176,9 +177,8 @@ def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
     controller = workflow.controller
     batch = make_batch(workflow)
     steps, (_, observed) = batch.trained(), workflow.world_model.observe(batch, MODE)
-    discount = torch.zeros(
-        15, HORIZON + 1
-    )  # so that the imagined return of a start is the next imagined reward
+    # The imagined return of a start is then the next imagined reward.
+    discount = torch.zeros(15, HORIZON + 1)
     imagined = imagined_with(controller.actor, discount)
     boot = imagined.reward[1].view(3, 5)
     losses, _ = controller.losses(imagined, observed.posterior, steps, 3e-4)
@@ -251,12 +251,14 @@ def test_the_policies_of_a_trajectory_are_those_of_its_features_and_teach_the_ac
 
 def test_imagining_from_the_last_states_alone_gives_their_losses_of_before() -> None:
     workflow = tiny_workflow()
-    batch = make_batch(workflow)  # three windows of five steps
+    # The batch has three windows of five steps.
+    batch = make_batch(workflow)
     whole = losses_of(workflow, batch)
     workflow.config.controller.imagine_last = 5
     assert all(torch.equal(each, whole[name]) for name, each in losses_of(workflow, batch).items())
     workflow.config.controller.imagine_last = 2
     part = losses_of(workflow, batch)
-    of_windows = whole["value"].detach().unflatten(0, (3, 5))  # a return is its start's alone
+    # A return belongs to only one start.
+    of_windows = whole["value"].detach().unflatten(0, (3, 5))
     torch.testing.assert_close(part["value"].detach().unflatten(0, (3, 2)), of_windows[:, -2:])
     torch.testing.assert_close(part["replay_value"].detach(), whole["replay_value"].detach()[:, -1:])

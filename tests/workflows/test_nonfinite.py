@@ -1,4 +1,4 @@
-"""An update with a loss or gradient that is not finite changes nothing that is learned."""
+"""An update with a non-finite loss or gradient leaves all learned values unchanged."""
 
 import copy
 from dataclasses import replace
@@ -23,7 +23,7 @@ SPOILT = {
 
 
 def learned(state: Any, path: str = "") -> dict[str, Tensor]:
-    """Copies of every tensor of a saved workflow by path: parameters, optimisers, slow critic, normaliser."""
+    """Return copies of all tensors of a saved workflow by path: parameters, optimizers, averages."""
     if isinstance(state, Tensor):
         return {path: state.clone()}
     items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
@@ -74,7 +74,7 @@ def update_with_bad_gradient(
 
 @pytest.fixture
 def workflow() -> DreamerWorkflow:
-    """A workflow whose momenta, squares and averages are no longer zero."""
+    """Return a workflow with nonzero momenta, squares and averages."""
     workflow = tiny_workflow()
     for _ in range(2):
         workflow.update(make_batch(workflow))
@@ -129,7 +129,8 @@ def test_an_infinite_loss_holds_everything_back_even_where_its_gradients_are_fin
 def test_a_bad_gradient_of_the_world_model_holds_back_the_controller_and_the_other_way_round() -> None:
     for name in (SPOILT["update"], "controller.actor.out.bias"):
         workflow = tiny_workflow()
-        before = everything(workflow)  # the very first update: momenta are zero, powers one
+        # Before the first update, momenta are zero and powers are one.
+        before = everything(workflow)
         update_with_bad_gradient(workflow, name, "update", make_batch(workflow))
         assert differing(workflow, before) == {"/noise/update"}
 

@@ -1,4 +1,4 @@
-"""Objectives without a decoder, and the balance of losses: literal numbers, slow references, who learns."""
+"""Decoder-free objectives and loss balancing: literal numbers, slow references, gradient routing."""
 
 import math
 from typing import Any
@@ -27,7 +27,8 @@ def pair(samples: int = 40, dims: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
 def test_barlow_equals_the_correlations_of_numpy() -> None:
     predicted, target = pair()
     loss, alive = barlow(predicted, target, CONFIG)
-    found = np.corrcoef(predicted.numpy(), target.numpy(), rowvar=False)[:6, 6:] * 39 / 40  # unbiased, over n
+    # The objective uses unbiased deviations, but averages over n.
+    found = np.corrcoef(predicted.numpy(), target.numpy(), rowvar=False)[:6, 6:] * 39 / 40
     off = found[~np.eye(6, dtype=bool)]
     expected = ((found.diagonal() - 1) ** 2).sum() + 0.25 * (off**2).sum()
     assert bool(alive.all()) and float(loss) == pytest.approx(expected, rel=1e-6)
@@ -36,7 +37,8 @@ def test_barlow_equals_the_correlations_of_numpy() -> None:
 def test_what_does_not_change_has_no_part_in_it_and_no_gradient() -> None:
     predicted, target = pair()
     kept = barlow(predicted[:, :4], target[:, :4], CONFIG)[0]
-    target[:, 4:] = 5.0 + 1e-6 * target[:, 4:]  # as of a still background
+    # This is a still background.
+    target[:, 4:] = 5.0 + 1e-6 * target[:, 4:]
     predicted[:, 5] = 1.0
     predicted.requires_grad_()
     loss, alive = barlow(predicted, target, CONFIG)
@@ -77,7 +79,8 @@ def test_tokens_teach_the_encoder_through_the_posterior_alone(objective: str) ->
     assert losses[objective].shape == ()
     assert taught(workflow, losses[objective]).keys() == SEEN | {"prediction"}
     assert taught(workflow, losses["decoder/image"]).keys() == {"image decoder"}
-    assert losses["decoder/image"].shape[0] == 1  # of three windows
+    # Only one of three windows is decoded.
+    assert losses["decoder/image"].shape[0] == 1
     assert ("dead_tokens" in metrics) == (objective == "barlow")
     tokens, observed = workflow.world_model.observe(batch, workflow.noise["update"])
     tokens.retain_grad()
@@ -148,7 +151,8 @@ def test_harmony_s_weights_go_to_their_optimum_and_only_the_ratio_of_the_kl_scal
     both = (means["dynamics"] + 0.1 * means["representation"]) / 1.1
     torch.testing.assert_close(terms["kl"].detach(), both + math.log(2))
     torch.testing.assert_close(terms["decoder"].detach(), means["decoder/image"] + math.log(2))
-    # d/ds of L exp(-s) + log(1 + exp(s)) is 0 where L = sigma^2 / (1 + sigma): at L = 9/4, sigma = 3.
+    # The derivative of L exp(-s) + log(1 + exp(s)) is 0 if L = sigma^2 / (1 + sigma). With L = 9/4, sigma is
+    # 3.
     [slope] = torch.autograd.grad(terms["reward"], [learned.log_sigma["reward"]])
     assert float(slope) == pytest.approx(-float(means["reward"]) + 0.5, rel=1e-5)
     learned.log_sigma["reward"].data.fill_(math.log(3.0))

@@ -1,4 +1,4 @@
-"""Parameter counts of the author's sizes, to the unit."""
+"""Exact parameter counts of the author's sizes."""
 
 from importlib.resources import files
 
@@ -38,7 +38,7 @@ def read_size(name: str) -> ModelConfig:
 
 
 def build(env: EnvSpec, size: str) -> tuple[WorldModel, Controller]:
-    """Return the networks without memory behind them."""
+    """Return the networks without allocating their memory."""
     model = read_size(size)
     with torch.device("meta"):
         world_model = WorldModel(env, model, WorldModelConfig(), discount=0.997)

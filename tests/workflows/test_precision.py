@@ -12,7 +12,7 @@ CUDA = torch.device("cuda")
 
 
 def test_an_update_in_bfloat16_gives_every_parameter_a_gradient() -> None:
-    # Imagination casts the weights without gradient; autocast may keep a cast only if it passes one on.
+    # Imagination casts the weights without gradients. Autocast may cache a cast only if it has a gradient.
     workflow = tiny_workflow(IMAGE | VECTOR, dtype=torch.bfloat16)
     losses, _, observed = workflow.losses(make_batch(workflow), workflow.noise["update"])
     assert all(loss.dtype == torch.float32 and bool(loss.isfinite().all()) for loss in losses.values())
@@ -59,7 +59,7 @@ def test_bfloat16_updates_keep_parameters_and_latents_in_single_precision(
 
 
 def test_bfloat16_losses_are_close_to_those_in_single_precision() -> None:
-    # A latent whose two best classes nearly tie may fall the other way: means over many steps are compared.
+    # A latent with two almost equal classes may flip, so the test compares means over many steps.
     means = []
     for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What the probe's numbers are: literal values, a slow reference, and the order of imagined steps."""
+"""The probe's numbers: literal values, a slow reference, and the order of imagined steps."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_state
     actions = torch.eye(workflow.env.action.size)[torch.arange(length) % workflow.env.action.size]
     assert imagine_along(model, states, actions, 3, noise).deter.shape[0] == length - 3
     core = rssm.core
-    # No chance is drawn before the first step's deter: entry i continues state i with action i.
+    # No random number is drawn before the first step's deter. Entry i continues state i with action i.
     once = imagine_along(model, states, actions, 1, noise)
     for i in range(length - 1):
         added = core.added(core.action_input(actions[i : i + 1]))

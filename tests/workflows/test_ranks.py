@@ -1,9 +1,9 @@
-"""Processes that divide the batch learn what one process learns from all of it, to the rounding of float64.
+"""Processes that divide a batch learn the same as one process with the whole batch, to float64 rounding.
 
-In float32 sums in another order differ by 1e-7 of their terms, and by 3e-5 of themselves where the terms
-cancel; LaProp, which divides small gradients by themselves, makes 4e-4 of a momentum of that. A mean that is
-wrong could hide there. So the numbers are float64 here, and each tensor of gradients, weights and moments may
-differ by `LARGEST` of its own norm: its entries may be zero but for rounding.
+In float32, sums in another order differ by 1e-7 of their terms, and by 3e-5 of themselves if the terms
+cancel. LaProp divides small gradients by themselves and amplifies that to 4e-4 of a momentum, which could
+hide a wrong mean. The numbers are therefore float64, and each tensor of gradients, weights and moments may
+differ by `LARGEST` of its own norm, because its entries may be zero except for rounding.
 """
 
 import numpy as np
@@ -21,7 +21,8 @@ from .test_compiled import needs_compiler
 
 LARGEST = 1e-10
 SIZES = (2, 4)
-OF_A_RANK = "advantage_std"  # a mean of what each rank finds for its own part; nothing is learned from it
+# This is a mean over ranks of their local values. It is not used for learning.
+OF_A_RANK = "advantage_std"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def size(request: pytest.FixtureRequest) -> int:
 
 
 def deviation(ours: Tensor, expected: Tensor) -> float:
-    """Norm of the difference over the norm of what is expected; of a number that may be zero, over 1."""
+    """Return the norm of the difference over the expected norm, or over 1 for a number that may be zero."""
     difference = float((ours.double() - expected.double()).norm())
     return difference / (float(expected.double().norm()) or 1.0)
 

@@ -1,4 +1,4 @@
-"""A saved workflow goes on acting and learning where it was."""
+"""A saved workflow continues acting and learning from its state."""
 
 import copy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""TD3 of stacked members: against one member in plain PyTorch, and the laws of stacking."""
+"""TD3 with stacked members, compared with single members in plain PyTorch, and properties of stacking."""
 
 import copy
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def members_of(count: int, seed: int = 0) -> Members:
     torch.manual_seed(seed)
     members = Members(SIZES, count, CPU)
-    # Targets that differ, so that a mix-up of networks shows.
+    # The targets differ, so that swapped networks are detected.
     for name in ("target_actor", "target_critic"):
         for tensor in members.networks[name].values():
             tensor.add_(0.1 * torch.randn(tensor.shape))
@@ -58,7 +58,7 @@ def modules_of(members: Members, row: int) -> dict[str, nn.Module]:
 def plain_updates(
     members: Members, row: int, batches: list[Microbatch], config: TD3Config
 ) -> dict[str, nn.Module]:
-    """Fujimoto et al. 2018, algorithm 1, for one member."""
+    """Algorithm 1 of Fujimoto et al. 2018 for one member."""
     nets = modules_of(members, row)
     optimizers = {
         "critic": torch.optim.Adam(nets["critic"].parameters(), config.critic_learning_rate),
@@ -127,7 +127,7 @@ def test_accumulated_batches_are_one_large_batch() -> None:
 
 
 def table() -> TransitionTable:
-    """Return 50 transitions with which every draw can be told, from the even rows to the odd ones."""
+    """Return 50 transitions, from even rows to odd rows, so that each draw can be identified."""
     numbers = np.repeat(np.arange(50, dtype=np.float32), 2)
     seen = numbers[:, None] * np.array([0.01, -0.02, 0.03], np.float32)
     fields = {

@@ -1,4 +1,4 @@
-"""A small workflow, batches and arrivals for it."""
+"""A small workflow with batches and arrivals."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -37,7 +37,7 @@ def tiny_workflow(
     world_model: dict[str, Any] | None = None,
     ranks: Ranks = ALONE,
 ) -> DreamerWorkflow:
-    """Return a workflow without warm-up; without free nats, so that both KL losses have gradients."""
+    """Return a workflow without warm-up and without free nats, so that both KL losses have gradients."""
     config = DreamerConfig(
         model=TINY,
         world_model=WorldModelConfig(
@@ -58,7 +58,7 @@ def tiny_workflow(
 
 
 def parameters(workflow: DreamerWorkflow) -> dict[str, nn.Parameter]:
-    """Return every parameter, the slow critic's included, by name."""
+    """Return all parameters by name, including those of the slow critic."""
     modules = nn.ModuleDict({"world_model": workflow.world_model, "controller": workflow.controller})
     return dict(modules.named_parameters())
 
@@ -87,7 +87,7 @@ def make_batch(
     has_context: bool = True,
     has_borders: bool = True,
 ) -> SequenceBatch:
-    """Return random windows of `time` + 1 columns; row 0 holds a terminal, row 1 a truncation."""
+    """Return random windows of `time` + 1 columns. Row 0 has a terminal, row 1 a truncation."""
     env, model = workflow.env, workflow.config.model
     action = torch.randn(batch, time + 1, env.action.size)
     if env.action.is_discrete:
