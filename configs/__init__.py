@@ -1,1 +1,1 @@
-"""What a run is made of: Hydra's YAML files, importable as `reverie.configs`."""
+"""Hydra's YAML files with the presets of runs, importable as `reverie.configs`."""
