@@ -3,10 +3,10 @@
 ARG PYTHON=3.11
 FROM python:${PYTHON}-slim
 
-# torch's compiler, for compile=auto in long runs, calls a C++ compiler.
+# In long runs, compile=auto uses torch's compiler, which needs a C++ compiler.
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 
-# torch for the CPU alone; the wheels of PyPI are built for CUDA and bring its libraries.
+# This is the CPU build of torch. The wheels on PyPI include CUDA libraries.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /opt/reverie
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -15,7 +15,7 @@ COPY configs configs
 COPY packages packages
 RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" -c constraints.txt ./packages/heapwatch .
 
-# Runs are written to experiments/ here: mount a folder that this user may write to.
+# Runs are saved in experiments/. Mount a folder that is writable for this user.
 RUN useradd --create-home reverie
 USER reverie
 WORKDIR /home/reverie

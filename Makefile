@@ -1,8 +1,11 @@
-# Every target installs what it needs into .venv: training the core, tests and docs their own on top of it. It is
-# installed again when pyproject.toml or constraints.txt change.
-PYTHON ?= python3# any Python from 3.11; used once, to make .venv
+# Each target installs its packages into .venv: the core for training, and more for tests and docs. They are installed
+# again after changes to pyproject.toml or constraints.txt.
+
+# Any Python from 3.11 on. It is used once, to create .venv.
+PYTHON ?= python3
 EXPERIMENT ?= dreamer_ataripong
-ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
+# Arguments of the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
+ARGS ?=
 
 VIDEO := experiments/pretrained_pong.mp4
 FIRST := experiments/first
@@ -10,30 +13,33 @@ BIN := .venv/bin
 CORE := .venv/.core
 READY := .venv/.installed
 SITE_READY := .venv/.docs
-WORKERS := $(shell expr 2 \* $$(nproc))# of the tests: two for each core, for many wait for processes that they have killed
+# Two test workers per core, because many tests wait for processes that they kill.
+WORKERS := $(shell expr 2 \* $$(nproc))
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
-unexport PYTHONDONTWRITEBYTECODE # of the hundreds of processes of the tests each would compile everything
-export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
+# Otherwise each of the hundreds of test processes would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
+# No notices of newer versions, because constraints.txt decides.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: help train first test test-slow gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
-	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides; the same command again resumes"
-	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html; continues what is there"
-	@echo "make test          the tests of every part, in minutes; they need no GPU"
-	@echo "make test-slow     whole runs, kills, leaks, ranks and compilers, and the tests of heapwatch"
-	@echo "make gpu           the tests that need a CUDA device"
-	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
-	@echo "make bench-peers   install the peers that make bench compares with, in an environment of their own"
-	@echo "make lint          ruff, pyright, the layers of the architecture, the budgets and the prose"
-	@echo "make format        let ruff repair what it can"
-	@echo "make doctor        check this machine, with the repair for each finding"
-	@echo "make docs          build the site of docs/ into site/, without a network"
-	@echo "make docs-figures  draw the figures of README.md and docs/ again from their raw data"
-	@echo "make clean         remove caches and builds; keeps .venv and experiments/"
+	@echo "make train         record a video of the bundled agent, then train on Atari Pong (options: EXPERIMENT=dreamer_catch, ARGS=...). Repeat the command to resume"
+	@echo "make first         train on Catch (10 minutes on a CPU) and write experiments/first/report.html. Repeat the command to resume"
+	@echo "make test          run the tests of all parts, without a GPU, in minutes"
+	@echo "make test-slow     test whole runs, kills, leaks, ranks, compilers and heapwatch"
+	@echo "make gpu           run the tests that need a CUDA device"
+	@echo "make bench         measure speed and memory, compared with limits and installed peers"
+	@echo "make bench-peers   install the peers of make bench in a separate environment"
+	@echo "make lint          run ruff, pyright, import-linter, and the budget and prose checks"
+	@echo "make format        format the code and apply ruff's fixes"
+	@echo "make doctor        check this machine, and suggest a fix for each problem"
+	@echo "make docs          build the documentation in site/, offline"
+	@echo "make docs-figures  redraw the figures of README.md and docs/ from their raw data"
+	@echo "make clean         remove caches and builds, but not .venv and experiments/"
 
-# Without --no-compile pip would compile thousands of files that nothing imports.
+# Without --no-compile, pip would compile thousands of files that are never imported.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 $(CORE): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
@@ -52,17 +58,17 @@ $(SITE_READY): $(CORE)
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
-# The agent that comes with Reverie plays first, once; if it cannot, training begins all the same. The same command
-# again continues its run; another EXPERIMENT or other ARGS begin another one.
+# The bundled agent plays once before training. If that fails, training starts anyway. Repeating the command continues
+# the run, and another EXPERIMENT or other ARGS start a new one.
 train: $(CORE) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
 	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 $(VIDEO): | $(CORE)
 	@mkdir -p $(@D)
 	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@ && \
-	  echo "$@ shows a trained agent; training takes hours, and its first lines say how many"
+	  echo "$@ shows a trained agent. Training takes hours. Its first lines include an estimate."
 
-# What is there is continued; a finished run only gets its report again.
+# An existing run is continued. For a finished run, only the report is written again.
 first: $(CORE)
 	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=dreamer_catch device=cpu run_dir=$(FIRST) $(ARGS)
 	$(BIN)/python scripts/plot.py $(FIRST) out=$(FIRST)/report.html
@@ -70,7 +76,7 @@ first: $(CORE)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal $(ARGS)
 
-# pytest ends with 5 if ARGS choose none of its tests.
+# pytest exits with 5 if ARGS select no test.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and slow" -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
 	cd packages/heapwatch && ../../$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
@@ -84,7 +90,7 @@ bench: $(READY)
 
 bench-peers: $(PEERS_READY)
 
-# The same torch, numpy and emulator as ours; everything else as the peers want it.
+# The same versions of torch, numpy and the emulator as ours. The peers choose all others.
 $(PEERS_READY): benchmarks/peers/requirements.txt constraints.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	grep -E '^(torch|numpy|gymnasium|ale-py|psutil)==' constraints.txt > $(PEERS)/constraints.txt
