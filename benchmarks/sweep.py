@@ -1,4 +1,4 @@
-"""Run the jobs of a multirun as tasks on a Ray cluster, each in its own process and folder; resumable.
+"""Run the jobs of a multirun as resumable tasks on a Ray cluster, each in its own process and folder.
 
 It uses plain Ray tasks instead of Ray Tune: there is no search or schedule here, and Tune also needs pandas,
 pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting it means resuming it. On

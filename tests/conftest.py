@@ -13,7 +13,7 @@ from jaxtyping import config as jaxtyping_config
 
 TESTS = Path(__file__).parent
 pytest_plugins = ["tests.runs.fixtures"]
-# Whole runs, kills, leaks, ranks and compilers, which `make test-slow` runs: files and folders in tests/.
+# Whole runs, kills, leaks, ranks and compilers for `make test-slow`: files and folders in tests/.
 SLOW = (
     "benchmarks",
     "commands/test_compiling.py",
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, which saves a fifth of the suite's time.
+    """Exclude imported objects from garbage collection, to save a fifth of the suite's time.
 
     `gc.get_objects` does not list them afterwards.
     """

@@ -31,12 +31,12 @@ LONG_ENOUGH_SECONDS = 60.0
 
 @pytest.fixture(autouse=True)
 def hook_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the exception hook, which commands replace."""
+    """Restore the exception hook that commands replace."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
 def run_here(script: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run a script in this process, which has imported torch, and return its exit code."""
+    """Run a script in this process, where torch is imported, and return its exit code."""
     monkeypatch.setattr(sys, "argv", [script, argument])
     try:
         runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
@@ -81,7 +81,7 @@ def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
 
 
 def heed_ctrl_c() -> None:
-    """Restore the handling of Ctrl-C, which a shell disables for background jobs."""
+    """Restore the handling of Ctrl-C that a shell disables for background jobs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

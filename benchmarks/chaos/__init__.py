@@ -305,7 +305,7 @@ def _replay_files(run_dir: Path) -> set[str]:
 
 
 def _log_lines(run_dir: Path) -> set[str]:
-    """Return the size of the log, which changes with each line."""
+    """Return the size of the log. It changes with each line."""
     path = run_dir / METRICS_FILE
     return {str(path.stat().st_size)} if path.exists() else set()
 
@@ -348,7 +348,7 @@ def _start_torchrun(arguments: Sequence[str], run_dir: Path, ranks: int) -> "lis
 
 
 def _heed_ctrl_c() -> None:
-    """Restore SIGINT, which a shell ignores in background jobs and which the run would inherit."""
+    """Restore SIGINT. A shell ignores it in background jobs, and the run would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

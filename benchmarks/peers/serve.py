@@ -57,7 +57,7 @@ class Server:
             self.answer(calls)
 
     def cycles(self, *packages: str, **facts: Any) -> Iterator[None]:
-        """Time a foreign loop, which advances this iterator at the end of each cycle, first without timing.
+        """Time a foreign loop that advances this iterator at the end of each cycle. The first is not timed.
 
         Raises:
             SystemExit: When the input ends.

@@ -26,7 +26,7 @@ windows, length = options["windows"], options["length"]
 
 
 def draw() -> None:
-    """Read the frames of a batch of windows, without a sampler, which would only add time."""
+    """Read the frames of a batch of windows without a sampler, because that would only add time."""
     starts = chance.integers(len(frames) - length, size=(windows, 1))
     storage.get((starts + np.arange(length + 1)).ravel().tolist())
 

@@ -31,7 +31,7 @@ _NATIVE = "native vector env alone"
 
 
 def environment(bench: Bench, row: str, num_envs: int) -> list[Result]:
-    """Measure 100 steps of each environment with random actions, next to the library's vector env."""
+    """Measure 100 steps of each environment with random actions, compared with the library's vector env."""
     config = bench.compose(f"env.num_envs={num_envs}")
     vector = make_environment(config.env, config.seed)
     vector.reset()

@@ -37,7 +37,7 @@ class Block:
         return self.others_cpu > DISTURBED_CPU
 
     def as_json(self) -> dict[str, Any]:
-        """Return the block without its single calls, which may be thousands."""
+        """Return the block without its single calls, of which there may be thousands."""
         spread = {"min": min(self.seconds), "median": median(self.seconds), "max": max(self.seconds)}
         return {
             "calls": len(self.seconds),

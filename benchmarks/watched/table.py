@@ -3,7 +3,7 @@
     python benchmarks/watched/table.py <folder> [--programs sb3_dqn ...] [--leaks none dict ...]
 
 `<folder>/table.jsonl` receives one JSON object per pair. Finished pairs are skipped, so an interrupted table
-continues. `none` is the clean program, which is right if its memory is `flat` or `filling`. It runs with and
+continues. `none` is the clean program. It is right if its memory is `flat` or `filling`. It runs with and
 without the watch to measure the overhead. A leak is right if the verdict is `leak` and a finding includes its
 holder (`named_first`: before all other sources). Its run ends 2 s later.
 

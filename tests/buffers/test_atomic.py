@@ -19,7 +19,7 @@ from .toy_episodes import toy_episode, transition_buffer
 
 @pytest.fixture(autouse=True)
 def _as_users_run_it() -> None:
-    """Disable the runtime type checker, which would reject most of these calls before the buffer does."""
+    """Disable the runtime type checker, because it would reject most of these calls before the buffer."""
     jaxtyping_config.update("jaxtyping_disable", True)
 
 

@@ -61,7 +61,7 @@ def test_a_chain_of_saves_equals_full_copies(
     saves, copies = Saves(tmp_path / "saves", keep=3), []
     for _ in range(25):
         live(buffer, world, chance)
-        # This save fails or is killed, and none of it may count.
+        # This save fails or is killed, and must not count.
         if chance.random() < 0.2:
             saves.write(buffer)
             saves.clean()
@@ -246,7 +246,7 @@ def test_bytes_written_for_new_steps_do_not_grow_with_the_fill(tmp_path: Path, n
     assert buffer.total_steps == 64 * 20 * num_envs
     assert len({cost for cost, _ in costs}) == 1
     growth = (costs[-1][1] - costs[0][1]) / (4 * num_envs * 19)
-    # The index grows by this number of bytes per chunk, and nothing else grows.
+    # Only the index grows, by this number of bytes per chunk.
     assert growth < 150
 
 

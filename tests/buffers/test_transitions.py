@@ -163,7 +163,7 @@ def test_a_table_keeps_what_was_held_when_it_was_made() -> None:
 
 
 def test_a_table_of_read_only_arrays_works_as_any_other() -> None:
-    # Data from shared memory is read-only. torch would warn about such arrays, which fails this test.
+    # Data from shared memory is read-only. torch would warn about such arrays, and warnings fail the test.
     buffer = filled()
     table = buffer.transition_table()
     arrived = replace(table, fields={name: values.copy() for name, values in table.fields.items()})

@@ -1,4 +1,4 @@
-"""Files with valid checksums and foreign content: none of their code runs.
+"""Files with valid checksums and foreign content cannot run code.
 
 An attacker with write access to a run folder can also write its checksums. Each kind of loaded file is
 therefore replaced together with its line in the manifest, so that the loader really reads it.

@@ -1,4 +1,4 @@
-"""`reverie-train` without arguments lists the experiments and starts none."""
+"""`reverie-train` without arguments lists the experiments without starting one."""
 
 import os
 import subprocess

@@ -52,7 +52,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def result_of(command: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> Evaluate:
-    """Return the output of `reverie-evaluate`, which must be one line of JSON."""
+    """Return the output of `reverie-evaluate` and require one line of JSON."""
 
     def call(run: Path, *arguments: str) -> dict[str, Any]:
         command(f"run={run}", "device=cpu", *arguments)

@@ -31,7 +31,7 @@ def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
 def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
     """Start make with this Python in its own process group, like a terminal."""
     ready = folder / "ready"
-    # It is newer than pyproject.toml, so nothing is installed.
+    # It is newer than pyproject.toml, so no packages are installed.
     ready.touch()
     settings = [f"CORE={ready}", f"BIN={Path(sys.executable).parent}"]
     return subprocess.Popen(
@@ -47,7 +47,7 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
 
 
 def heed_ctrl_c() -> None:
-    """Restore the handling of Ctrl-C, which a shell disables for background jobs."""
+    """Restore the handling of Ctrl-C that a shell disables for background jobs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

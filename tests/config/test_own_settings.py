@@ -11,11 +11,11 @@ from reverie.utils.errors import UserError
 
 @dataclass(kw_only=True, slots=True)
 class Errand:
-    """Settings of nothing."""
+    """Settings of a fictional command."""
 
     place: str | None = "home"
-    """Where it goes, which may take
-    a second line."""
+    """Destination, in a docstring
+    of two lines."""
 
     hours: float = 1.5
     """How long."""
@@ -57,7 +57,7 @@ def test_help_has_a_line_for_each_setting(flag: str, capsys: pytest.CaptureFixtu
     assert ended.value.code == 0
     assert capsys.readouterr().out == (
         "Go.\nSettings, with their defaults:\n"
-        "  go.place=home   Where it goes, which may take a second line. Text or null.\n"
+        "  go.place=home   Destination, in a docstring of two lines. Text or null.\n"
         "  go.hours=1.5    How long. A number.\n"
         "  go.device=auto  On what. One of auto, cpu, cuda.\n"
     )

@@ -44,7 +44,7 @@ def hook_each_update(run: WorldModelOrchestrator) -> None:
 
 
 def cycles(run: WorldModelOrchestrator) -> None:
-    """Drop old tensors in reference cycles, which only a full garbage collection frees."""
+    """Drop old tensors in reference cycles that only a full garbage collection frees."""
 
     def drop(_: object) -> None:
         node: dict[str, Any] = {"data": torch.ones(BLOCK)}

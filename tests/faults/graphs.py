@@ -59,7 +59,7 @@ def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
 
 
 def moving_average_of_losses(run: WorldModelOrchestrator) -> None:
-    """Average the loss without detaching it, which chains all updates."""
+    """Average the loss without detaching it, so that all updates are chained."""
     workflow: Any = weakref.proxy(run.parts.workflow)
     workflow.average_loss = torch.zeros((), device=workflow.device)
 

@@ -91,7 +91,7 @@ def dict_by_episode(run: WorldModelOrchestrator) -> None:
 
 
 def list_of_a_thread(run: WorldModelOrchestrator) -> None:
-    """Pass each step to a thread, which keeps it in a local variable."""
+    """Pass each step to a thread that keeps it in a local variable."""
     inbox: queue.Queue[np.ndarray] = queue.Queue()
 
     def collect() -> None:
@@ -232,4 +232,4 @@ def bounded_deque(run: WorldModelOrchestrator) -> None:
 
 
 DECOYS = (cache_of(60), cache_of(160), cache_of(1000), logarithm, bounded_deque)
-"""Decoys, which must not end a run under memory.on_leak=stop."""
+"""Decoys that must not end a run under memory.on_leak=stop."""

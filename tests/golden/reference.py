@@ -59,7 +59,7 @@ class Golden:
 
 
 def load(case: str, ranks: Ranks = ALONE) -> Golden:
-    """Return the recorded run `case` with our workflow, which has its initial parameters."""
+    """Return the recorded run `case`, and our workflow with its initial parameters."""
     arrays = dict(np.load(FOLDER / f"{case}.npz"))
     is_vector = case == "vector"
     spec = ArraySpec((5,), np.dtype(np.float32)) if is_vector else ArraySpec((64, 64, 3), np.dtype(np.uint8))
@@ -91,7 +91,7 @@ def load(case: str, ranks: Ranks = ALONE) -> Golden:
 
 
 def all_parameters(workflow: DreamerWorkflow) -> dict[str, Tensor]:
-    """Return all parameters by name, including those of the slow critic."""
+    """Return all parameters by name, including the slow critic's."""
     modules = nn.ModuleDict({"world_model": workflow.world_model, "controller": workflow.controller})
     return dict(modules.named_parameters())
 

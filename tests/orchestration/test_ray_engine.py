@@ -88,7 +88,7 @@ def kill(process: Process, name: str, frozen_seconds: float = 0.0) -> None:
 
 
 def require_gone(folder: Path) -> None:
-    """Wait for the process that deletes the folder, which is not in our sessions."""
+    """Wait for the process that deletes the folder. It is not in our sessions."""
     deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

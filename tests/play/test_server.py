@@ -173,7 +173,7 @@ def test_the_gif_is_for_the_page_that_made_it(sender: dict[str, str], status: in
 
 
 async def status_of(port: int, path: str, *headers: bytes) -> int:
-    """Send a request byte for byte, which a client would not send, and return the status."""
+    """Send a request byte for byte, unlike a normal client, and return the status."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"\r\n".join([f"GET {path} HTTP/1.1".encode(), *headers, b"Connection: close", b"", b""]))
     answer = await reader.read()

@@ -183,7 +183,7 @@ def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
 
 
 def identity(run_dir: Path) -> dict[str, str]:
-    """Return the fingerprint without Python's generator, which the type checker of these tests uses."""
+    """Return the fingerprint without Python's generator, because the tests' type checker uses it."""
     found = fingerprint(run_dir)
     loop = saved_loop(run_dir, int(found["step"]))
     del loop["global_generators"]["python"]

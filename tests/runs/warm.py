@@ -159,7 +159,7 @@ def processes_of(session: int) -> list[tuple[int, str]]:
 
 
 def state_of(pid: int) -> str:
-    """Return the state letter of a process, which is Z after its end."""
+    """Return the state letter of a process (Z after its end)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

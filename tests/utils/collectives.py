@@ -1,4 +1,4 @@
-"""Results of `Ranks` on two or three processes, which `test_ranks.py` compares with one process."""
+"""Results of `Ranks` on two or three processes. `test_ranks.py` compares them with one process."""
 
 import time
 from typing import Any

@@ -167,5 +167,5 @@ def test_an_mp4_of_a_generator_never_holds_its_frames(tmp_path: Path) -> None:
 
     save_video(tmp_path / "episode.mp4", frames(), fps=15)
     assert len(decode_mp4(tmp_path / "episode.mp4")) == 14
-    # These are the current frame and the first, which determined the size.
+    # These are the current frame and the first, because the first determined the size.
     assert most_alive <= 2

@@ -8,7 +8,7 @@ from reverie.workflows.world_models import CompiledDreamer
 from .divided import UPDATES, WINDOWS, Found, learn, part
 from .tiny import make_batch, tiny_workflow
 
-# It compiles one step and its gradient, which is slow enough.
+# It compiles only one step and its gradient, because compiling is slow.
 PHASE = "update_world_model"
 
 

@@ -13,7 +13,7 @@ CUDA = torch.device("cuda")
 
 
 def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
-    """Return the same workflow with capture, which draws the same numbers."""
+    """Return the same workflow with capture and the same random numbers."""
     other = CUDAGraphDreamer(workflow.env, workflow.config, workflow.device, workflow.autocast_dtype)
     other.load_state_dict(workflow.state_dict())
     return other

@@ -21,7 +21,7 @@ TOKENS = torch.zeros(0)
 
 
 def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tensor]:
-    """Return the losses as for the first batch, with a new return normalizer, which each call changes."""
+    """Return the losses as for the first batch, with a new return normalizer, because calls change it."""
     for average in (workflow.controller.normalizer.low, workflow.controller.normalizer.high):
         average.zero_()
     losses, _, _ = workflow.losses(batch, MODE)

@@ -1,9 +1,9 @@
 """Processes that divide a batch learn the same as one process with the whole batch, to float64 rounding.
 
 In float32, sums in another order differ by 1e-7 of their terms, and by 3e-5 of themselves if the terms
-cancel. LaProp divides small gradients by themselves and amplifies that to 4e-4 of a momentum, which could
-hide a wrong mean. The numbers are therefore float64, and each tensor of gradients, weights and moments may
-differ by `LARGEST` of its own norm, because its entries may be zero except for rounding.
+cancel. LaProp divides small gradients by themselves and amplifies that to 4e-4 of a momentum. That could hide
+a wrong mean. The numbers are therefore float64, and each tensor of gradients, weights and moments may differ
+by `LARGEST` of its own norm, because its entries may be zero except for rounding.
 """
 
 import numpy as np

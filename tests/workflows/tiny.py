@@ -58,7 +58,7 @@ def tiny_workflow(
 
 
 def parameters(workflow: DreamerWorkflow) -> dict[str, nn.Parameter]:
-    """Return all parameters by name, including those of the slow critic."""
+    """Return all parameters by name, including the slow critic's."""
     modules = nn.ModuleDict({"world_model": workflow.world_model, "controller": workflow.controller})
     return dict(modules.named_parameters())
 

@@ -50,7 +50,7 @@ for step in range(steps):
         before = state()
 print(*((now - then) / (steps - 100) for now, then in zip(state(), before)))
 """
-"""Prints the bytes that malloc has handed out, and the open files, per step."""
+"""Prints the bytes allocated by malloc and the open files, per step."""
 
 
 def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
@@ -85,7 +85,7 @@ class Reading:
     retained: Counter[str]
     """Listed bytes by stack or line. A stack contains `file:line` of its frames."""
     names: str = ""
-    """Text that may include a holder, without source code, which would include every name."""
+    """Text that may include a holder, without source code, because that includes every name."""
     rate: str | None = None
     """Growth rate in the tool's own words."""
     lines: tuple[str, ...] = ()

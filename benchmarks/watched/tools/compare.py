@@ -1,4 +1,4 @@
-"""Run program.py under six memory tools, and let code decide what each report reveals about its leak.
+"""Run program.py under six memory tools, and let code decide how much each report reveals about its leak.
 
     python benchmarks/watched/tools/compare.py run <folder> [--core 1] [--tools memray scalene ...]
     python benchmarks/watched/tools/compare.py judge <folder> <lines.jsonl> <table.md>

@@ -28,7 +28,7 @@ def fixed_seed() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, which saves a fifth of the time.
+    """Exclude imported objects from garbage collection, to save a fifth of the time.
 
     `gc.get_objects` does not list them afterwards (see `test_heap_graphs.py`).
     """

@@ -37,7 +37,7 @@ def resident_memory_of_an_array() -> list[float]:
 
 
 def test_resident_memory_grows_by_what_is_touched_and_falls_when_it_is_freed() -> None:
-    # Runs in this process may have left free heap memory, which the array would reuse.
+    # Runs in this process may have left free heap memory for the array.
     assert in_a_fresh_process(resident_memory_of_an_array) == pytest.approx([0, 256, 0], abs=32)
 
 

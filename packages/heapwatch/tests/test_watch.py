@@ -294,7 +294,7 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
         assert tags["memory/buffer/growth_mb_per_epoch"] == 0
     track("buffer", lambda: HELD["buffer"], threshold_mb=100.0)
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
-    # The judged samples contain 19 MB, which are accounted for.
+    # The judged samples contain 19 MB, all accounted for.
     assert watch.verdict == "flat"
     # The first call counts from the start.
     assert watch.metrics()["memory/buffer/growth_mb_per_report"] == pytest.approx(159 * 0.2)

@@ -47,7 +47,7 @@ def test_a_comparison_sees_inside_segments_and_ignores_addresses() -> None:
         writer.block(256, writer.PARAMETERS, address=5_000),
     ]
     after = [
-        # This block has moved, which is not a change.
+        # A moved block is not a change.
         writer.block(256, writer.PARAMETERS, address=0),
         writer.block(1_024, writer.OBSERVE, address=256),
         writer.block(512, writer.OBSERVE, address=1_280),

@@ -136,7 +136,7 @@ def small_segments(size: int, count: int, frames: list[Fields], *, shared: bool 
 
 
 def filled(count: int, total: float, frames: list[Fields], *, shared: bool = True) -> list[Fields]:
-    """Return segments with `count` blocks of two neighboring sizes, which sum to `total` within 512 bytes."""
+    """Return segments with `count` blocks of two neighboring sizes and a sum of `total` within 512 bytes."""
     if not count:
         return []
     size = int(total / count) // UNIT * UNIT

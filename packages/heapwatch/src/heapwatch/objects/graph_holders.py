@@ -340,7 +340,7 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
 
 
 def _packed(data: object) -> Iterator[Tensor]:
-    """Yield the tensors in saved data, which contains any object that a `saved_tensors_hooks` hook packed."""
+    """Yield the tensors in saved data, i.e. in any object that a `saved_tensors_hooks` hook packed."""
     stack = [data]
     while stack:
         value = stack.pop()

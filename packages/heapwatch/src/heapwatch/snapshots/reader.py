@@ -63,7 +63,7 @@ class Summary:
     pending_free_bytes: int = 0
     """Active bytes that Python has freed, but that a stream may still use."""
     inactive_split_bytes: int = 0
-    """Free parts of segments in use, which the allocator cannot return to the driver: fragmentation."""
+    """Free parts of segments in use that the allocator cannot return to the driver: fragmentation."""
     rounding_bytes: int = 0
     """Bytes of active blocks beyond the requested size."""
     reserved_bytes: int = 0
@@ -186,8 +186,8 @@ def summarize(data: object, path: Path, step: int) -> Summary:
     Raises:
         UsageError: If a field that PyTorch always writes is missing or has another type.
     """
-    # Stacks are identified by the ids of their frames, which a file stores once. Comparing texts would be
-    # slow.
+    # Stacks are identified by the ids of their frames, because a file stores each frame once and
+    # comparing texts would be slow.
     stacks: _Stacks = {}
     summary, num_blocks, place = Summary(step), 0, "it"
     try:

@@ -24,7 +24,7 @@ NO_STACK = "(no stack recorded)"
 _FILE_NAME = re.compile(r"snapshot_step_(0|[1-9][0-9]{0,17})\.pickle")
 _LIBRARIES = ("torch/", "site-packages/", "dist-packages/", "<frozen ", "<string>", "importlib/")
 _ALLOCATOR = re.compile(r"Allocator|\bat::detail::_?empty_")
-# Matches the arguments of C++ functions, which may have an allocator's type.
+# Matches the arguments of C++ functions. Their types may include an allocator.
 _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)).*")
 _CALLERS = 2
 _GB = 1e9

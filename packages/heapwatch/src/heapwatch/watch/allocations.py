@@ -67,7 +67,7 @@ class NewestAllocations:
 
 
 def _place(traceback: tracemalloc.Traceback) -> str:
-    """Return the code lines of a traceback, innermost first; only those of user code, if there are any."""
+    """Return the code lines of a traceback, innermost first. Libraries count only without user code."""
     frames = [frame for frame in reversed(traceback) if not frame.filename.startswith("<frozen")]
     own = [f for f in frames if not f.filename.startswith(OWN_FOLDER) and not is_library(f.filename)]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[:_SHOWN])
