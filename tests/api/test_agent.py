@@ -175,7 +175,7 @@ def test_actions_are_repeated_as_in_training() -> None:
     assert [result[3] for result in results] == [False, False, True]
 
 
-def test_an_agent_gives_what_it_believes_and_the_model_to_go_on_from_there(cartpole_run: Path) -> None:
+def test_an_agent_exposes_its_state_and_world_model_to_continue_a_dream(cartpole_run: Path) -> None:
     agent = reverie.load(cartpole_run, device="cpu")
     agent.act(agent.make_env().reset(seed=0)[0])
     rssm = agent.world_model.rssm

@@ -166,7 +166,9 @@ STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
         ({"_drawn": lambda self: np.zeros(4)}, "errors", "random play failed after 0 steps: .*its space has"),
     ],
 )
-def test_what_spoils_a_run_is_a_sentence(members: dict[str, Any], kind: str, message: str) -> None:
+def test_problems_that_would_spoil_a_run_give_one_sentence(
+    members: dict[str, Any], kind: str, message: str
+) -> None:
     report = reverie.check_env(world(**members), steps=60)
     assert any(re.search(message, text) for text in getattr(report, kind)), report
     assert report.is_ready == (kind == "notices")

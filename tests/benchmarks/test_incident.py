@@ -60,7 +60,7 @@ def arrays() -> dict[str, KeptArray]:
 
 
 @pytest.mark.parametrize("guards", [*((True, detached) for detached in Detached), (False, Detached.full)])
-def test_with_either_guard_whole_nothing_stays(guards: tuple[bool, Detached], rows: Rows) -> None:
+def test_one_complete_guard_prevents_growth(guards: tuple[bool, Detached], rows: Rows) -> None:
     row = rows[guards]
     assert [reading.nodes for reading in row.readings] == [0, 0, 0]
     least_growth = min(rows[False, detached].readings[-1].held_bytes for detached in GROWING)
@@ -78,14 +78,14 @@ def test_half_a_detach_without_no_grad_grows_by_as_much_in_every_step(detached: 
 
 
 @pytest.mark.parametrize("detached", GROWING)
-def test_what_grows_is_held_by_the_cached_state_alone(detached: Detached, rows: Rows) -> None:
+def test_only_the_cached_state_retains_growing_memory(detached: Detached, rows: Rows) -> None:
     row = rows[False, detached]
     assert row.state_has_graph
     assert {path.rpartition(".")[0] for path in row.holders} == {"workflow.world_model.rssm._state"}
     assert row.given_back_bytes >= row.readings[-1].held_bytes
 
 
-def test_detaching_only_what_is_returned_holds_what_no_detaching_holds(rows: Rows) -> None:
+def test_detaching_only_outputs_retains_as_much_as_no_detaching(rows: Rows) -> None:
     half, none = rows[False, Detached.half_returned], rows[False, Detached.none]
     assert half.nodes_per_step == none.nodes_per_step
     assert half.bytes_per_agent_step == pytest.approx(none.bytes_per_agent_step, rel=0.02)

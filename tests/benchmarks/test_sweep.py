@@ -24,7 +24,7 @@ def told(out: Path) -> list[dict[str, Any]]:
     return json.loads((out / "sweep.json").read_text())["jobs"]
 
 
-def test_two_jobs_give_what_two_runs_give_and_what_is_done_is_not_done_again(
+def test_two_jobs_equal_two_runs_and_finished_jobs_are_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "sweep"

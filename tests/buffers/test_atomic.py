@@ -127,7 +127,7 @@ def test_latents_that_do_not_fit_change_nothing(
     )
 
 
-def test_latents_have_no_place_where_none_are_stored() -> None:
+def test_a_buffer_without_latents_refuses_them() -> None:
     buffer = transition_buffer()
     buffer.add_episode(0, toy_episode(5))
     positions = buffer.sample(2).positions

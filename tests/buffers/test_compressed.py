@@ -124,7 +124,7 @@ def test_strings_in_pages_come_back_whatever_was_freed_in_between(lengths: list[
         assert pages.num_free == 40 - used
 
 
-def test_room_is_bytes_and_what_is_guaranteed_is_held_even_of_noise(caplog: pytest.LogCaptureFixture) -> None:
+def test_capacity_is_in_bytes_and_its_guarantee_includes_noise(caplog: pytest.LogCaptureFixture) -> None:
     buffer = frames_buffer(num_envs=2, memory_budget_gib=600_000 / GIB)
     plan = buffer.plan
     assert buffer.nbytes() == plan.nbytes <= 600_000

@@ -66,7 +66,7 @@ def sample_and_write_back(buffer: EpisodeReplayBuffer) -> None:
     buffer.write_back(batch.positions, deter.repeat(1, time, 1), stoch.repeat(1, time, 1))
 
 
-def test_no_reference_is_kept_to_what_was_given_or_returned() -> None:
+def test_the_buffer_keeps_no_reference_to_inputs_or_outputs() -> None:
     buffer, world = make_buffer(), ToyWorld(1)
     references = [ref for _ in range(10) for ref in given(buffer, world)] + returned(buffer)
     gc.collect()

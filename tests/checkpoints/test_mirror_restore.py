@@ -52,7 +52,7 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(copy: Path, d
     assert sorted(p.name for p in Path().iterdir()) == ["here", "remote"]
 
 
-def test_if_no_checkpoint_is_whole_nothing_is_left(copy: Path) -> None:
+def test_a_mirror_without_a_complete_checkpoint_leaves_no_folder(copy: Path) -> None:
     for path in copy.glob("checkpoints/step_*/state.json"):
         path.write_bytes(b"{}")
     with pytest.raises(

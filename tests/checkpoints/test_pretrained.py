@@ -89,7 +89,7 @@ def test_resuming_the_networks_of_the_package_is_a_new_run_with_their_settings(
     assert refused.code == 2 and "model.deter cannot change" in refused.error
 
 
-def test_a_name_that_is_none_is_answered_with_those_that_are() -> None:
+def test_an_unknown_name_gets_a_list_of_the_known_names() -> None:
     known = "pretrained:cartpole, pretrained:catch, pretrained:pong"
     with pytest.raises(UserError, match=rf"which has {known}\. Did you mean `pong`"):
         resolve_pretrained("pretrained:pang")

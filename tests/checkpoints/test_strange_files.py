@@ -132,7 +132,7 @@ def test_the_log_files_of_a_stranger_write_nowhere_else(run_dir: Path, tmp_path:
         ("buffer:\n  capacity: 1" + "0" * 400 + "\n", r"buffer\.capacity must be below 2\*\*63"),
     ],
 )
-def test_of_a_configuration_no_more_is_told_than_a_line(text: str, message: str, tmp_path: Path) -> None:
+def test_an_error_quotes_at_most_one_line_of_a_configuration(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=message) as refused:
         load_run(str(tmp_path))

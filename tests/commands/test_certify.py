@@ -66,7 +66,7 @@ def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
     assert "<span>undecided</span>" in page and f"certify.steps={steps}" in page and "b3261e" not in page
 
 
-def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
+def test_certain_verdicts_outweigh_undecided_ones(catch_run: Path) -> None:
     config = load_run(str(catch_run))
     judged = judged_series(catch_run, watched_counters(1.0, on_cuda=False), settled_step=150)
     undecided = Certificate(

@@ -287,7 +287,7 @@ def test_ctrl_c_answers_with_what_was_played(
         assert len(list(ImageSequence.Iterator(video))) == CATCH_STEPS + 1
 
 
-def test_who_ends_before_the_first_episode_sees_what_is_open(
+def test_stopping_before_the_first_episode_shows_the_open_episodes(
     cartpole_run: Path,
     command: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,

@@ -233,7 +233,7 @@ def test_a_choice_changes_its_group_alone_and_a_single_setting_is_over_it() -> N
     assert chosen == alone
 
 
-def test_whoever_chooses_an_environment_and_no_experiment_inherits_nothing_of_pong() -> None:
+def test_an_environment_without_an_experiment_inherits_no_pong_settings() -> None:
     own = typed(composed("env=gymnasium", "env.id=Acrobot-v1", "device=cpu"))
     assert (own.name, own.env.id, own.env.num_envs) == ("dreamer_Acrobot-v1", "Acrobot-v1", 1)
     assert values(own, "world_model.decoder_scale", "optimizer.learning_rate") == [1.0, 4e-5]

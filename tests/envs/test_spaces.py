@@ -111,7 +111,7 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
     assert bool(notices(space)) == (dtype is not np.uint8 or (low, high) != (0, 255) or channels_first)
 
 
-def test_what_is_done_with_a_picture_is_said() -> None:
+def test_the_conversion_of_an_image_is_reported() -> None:
     first = spaces.Dict(camera=float_box(0, 1, 3, 64, 64), pose=float_box(-1, 1, 3), map=bytes_box(64, 64))
     assert notices(first) == (
         "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is taken as an image, its channels moved to the end "

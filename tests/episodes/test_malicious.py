@@ -69,7 +69,7 @@ def describe(folder: Path) -> None:
     (folder / "episodes.json").write_text(json.dumps(index))
 
 
-def test_what_the_cases_here_change_is_an_episode(tmp_path: Path) -> None:
+def test_the_unmodified_file_is_an_episode(tmp_path: Path) -> None:
     [found] = find_episodes(saved(tmp_path).parent).read(CHOICES)
     assert found.observation["vector"].shape == (4, 2) and found.action.shape == (4, 3)
 
@@ -294,7 +294,7 @@ def test_descriptions_of_our_own_that_lie(tmp_path: Path, change: dict[str, Any]
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"version": 1', "[1]", '"\\u0000"', "1" * 5000])
-def test_descriptions_that_are_none(tmp_path: Path, text: str) -> None:
+def test_invalid_descriptions_are_refused(tmp_path: Path, text: str) -> None:
     write_episodes(tmp_path, Format.own, [episode(CATCH, 4)], CATCH)
     (tmp_path / "episodes.json").write_text(text)
     refusal(tmp_path)
@@ -427,7 +427,7 @@ def test_an_episode_that_is_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text" * 2000, b"\x89HDF\r\n\x1a\n" + bytes(2000)])
-def test_hdf5_that_is_none(tmp_path: Path, content: bytes) -> None:
+def test_invalid_hdf5_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(content)
     assert "main_data.hdf5 cannot be read" in refusal(path)

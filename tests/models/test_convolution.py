@@ -81,7 +81,9 @@ def test_small_kernels_have_the_gradients_of_the_large_one(strided: bool) -> Non
 
 
 @pytest.mark.parametrize("images", [1, 6, 7])
-def test_images_in_groups_give_what_all_at_once_give(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_in_groups_give_the_same_result_as_all_together(
+    images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layer = Downsample(2, 3, strided=False)
     perturb(layer)
     x, seen = torch.randn(images, 2, 6, 8, requires_grad=True), []

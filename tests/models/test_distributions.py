@@ -226,7 +226,7 @@ def test_the_straight_through_sample_is_one_hot_with_the_gradient_of_the_mixed_p
     assert float(plain.abs().max()) > 0.0
 
 
-def test_two_targets_of_one_loss_cost_what_they_cost_apart() -> None:
+def test_the_loss_of_two_targets_is_the_sum_of_their_losses() -> None:
     logits, value, other = torch.randn(4, 5, 255), torch.randn(4, 5) * 100, torch.randn(5, 4).t() * 1e9
     left, right = (logits.clone().requires_grad_() for _ in range(2))
     together = HEAD.loss(left, value, other, 0.5)

@@ -50,7 +50,7 @@ def test_a_replay_on_a_gpu_is_held_there_but_for_its_index(parts: Parts) -> None
     assert census.sizes["replay/index"].devices == ("cpu",)
 
 
-def test_what_a_network_gains_is_seen_where_it_is(parts: Parts) -> None:
+def test_growth_of_a_network_is_reported_at_its_component(parts: Parts) -> None:
     before = measure_components(components(parts, {})).sizes
     parts.workflow.controller.register_buffer("leak", torch.zeros(250_000))
     after = measure_components(components(parts, {})).sizes

@@ -63,7 +63,7 @@ def test_the_replay_holds_whole_episodes_of_everybody(whole_run: Path) -> None:
     assert not saved_records(whole_run, 20 * STEPS, "is_terminal").any()
 
 
-def test_nobody_learns_before_the_replay_is_ready(whole_run: Path) -> None:
+def test_no_member_learns_before_the_replay_is_ready(whole_run: Path) -> None:
     ready = [line["population/is_ready"] for line in generations_of(whole_run)]
     updates = [line["train/updates"] for line in generations_of(whole_run)]
     assert (ready, updates) == ([1, 1, 1, 1], [3, 6, 9, 12])

@@ -338,7 +338,7 @@ def test_a_damaged_part_of_any_rank_leads_to_the_checkpoint_before(
     assert f"error: All checkpoints of {folder} are damaged: {parts[0]} has 0 bytes" in first.error
 
 
-def test_what_one_rank_alone_has_to_say_is_said_with_its_number(
+def test_an_error_of_a_single_rank_includes_its_number(
     shared_run: Path, server: Server, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"

@@ -176,7 +176,7 @@ def test_an_episode_without_an_end_is_refused() -> None:
         rollouts_of(population(), env=env_of("Endless-v0"))
 
 
-def test_what_is_handed_on_is_not_written_again() -> None:
+def test_returned_episodes_are_not_overwritten() -> None:
     rollouts = rollouts_of(population())
     first = rollouts.play(members(), 1, lambda: False)
     assert first is not None

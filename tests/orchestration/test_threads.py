@@ -105,7 +105,7 @@ def test_the_fastest_number_wins_in_a_second_of_turns() -> None:
     assert 0.9 < sum(0.04 / count**0.25 for count in calls) < 1.3
 
 
-def test_numbers_that_are_hopeless_cost_nothing_more() -> None:
+def test_clearly_slower_numbers_are_not_measured_further() -> None:
     chosen, calls = measured(lambda count: 0.02 * count**2, 16)
     assert chosen == 1 and set(calls) == {1, 2} and calls.count(2) == 2
 

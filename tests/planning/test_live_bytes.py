@@ -32,7 +32,7 @@ def test_a_view_adds_nothing_and_keeps_its_storage_counted() -> None:
     assert (counter.live, counter.peak) == (0, 4000)
 
 
-def test_the_peak_is_what_lived_at_once_and_not_the_sum() -> None:
+def test_the_peak_is_the_simultaneous_maximum_and_not_the_sum() -> None:
     with LiveBytes() as counter:
         for _ in range(3):
             torch.zeros(1000)
@@ -51,7 +51,7 @@ def test_a_storage_that_dies_after_the_block_is_taken_off_too() -> None:
     assert counter.live == 0
 
 
-def test_labels_say_what_the_peak_was_made_of() -> None:
+def test_labels_describe_the_contents_of_the_peak() -> None:
     weight = torch.zeros(100)
     with LiveBytes() as counter:
         counter.count([weight, weight], "weights")

@@ -40,7 +40,7 @@ def test_a_setting_without_a_section_is_named_alone_and_has_to_be_finite() -> No
         require_range("", Section(float("nan")), "size", ge=0)
 
 
-def test_what_is_no_number_is_refused_by_its_key() -> None:
+def test_a_value_that_is_not_a_number_is_refused_with_its_key() -> None:
     section: Any = Section("x")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=r"^room\.size must be a number, got 'x'\.$"):
         require_range("room", section, "size", ge=1)

@@ -69,7 +69,7 @@ def test_a_nest_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert same(state, loaded)
 
 
-def test_what_was_loaded_is_no_view_of_the_file(tmp_path: Path) -> None:
+def test_loaded_tensors_are_not_views_of_the_file(tmp_path: Path) -> None:
     save_state(tmp_path, "state", {"tensor": torch.ones(1000), "array": np.ones(1000)})
     loaded = load_state(tmp_path, "state")
     (tmp_path / "state.safetensors").write_bytes(bytes(20_000))

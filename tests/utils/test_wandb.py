@@ -172,7 +172,7 @@ def test_offline_opens_no_connection_but_to_its_helper(tmp_path: Path) -> None:
     assert internet == []
 
 
-def test_a_process_can_have_one_run_after_the_other_and_says_nothing(tmp_path: Path) -> None:
+def test_a_process_can_make_several_runs_without_output(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", IN_A_PROCESS_OF_ITS_OWN]
     child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (child.stdout, child.stderr) == ("", "")

@@ -20,9 +20,7 @@ def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
 
 
 @pytest.mark.parametrize("has_context", [True, False])
-def test_what_goes_through_a_graph_as_tensors_is_what_was_put_in(
-    has_context: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_pass_through_a_graph_unchanged(has_context: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without a GPU there is no capture. All calls stay eager, like the first calls on CUDA.
     monkeypatch.setattr(
         "reverie.workflows.world_models.compiled.CUDAGraphCall", lambda function, *_: function

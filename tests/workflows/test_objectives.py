@@ -34,7 +34,7 @@ def test_barlow_equals_the_correlations_of_numpy() -> None:
     assert bool(alive.all()) and float(loss) == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_does_not_change_has_no_part_in_it_and_no_gradient() -> None:
+def test_constant_features_have_no_effect_and_no_gradient() -> None:
     predicted, target = pair()
     kept = barlow(predicted[:, :4], target[:, :4], CONFIG)[0]
     # This is a still background.

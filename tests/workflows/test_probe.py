@@ -16,7 +16,7 @@ def test_auc_is_the_share_of_pairs_in_order_ties_half() -> None:
     assert auc(np.array([]), np.array([0.0])) is auc(np.array([0.0]), np.array([])) is None
 
 
-def test_r2_is_one_for_what_features_say_and_none_for_what_they_do_not() -> None:
+def test_r2_is_one_for_explained_and_near_zero_for_unexplained_targets() -> None:
     chance = np.random.default_rng(0)
     fitted, held = (chance.standard_normal((count, 5)).astype(np.float32) for count in (400, 300))
     targets, wanted = (

@@ -241,7 +241,7 @@ def test_containers_that_change_together_have_one_capacity() -> None:
     assert {bound.path for bound in Capacities().of(Parallel())} == {".states", ".actions"}
 
 
-def test_numbers_that_decide_nothing_are_no_capacity() -> None:
+def test_numbers_without_effect_on_the_length_are_not_a_capacity() -> None:
     assert [bound.path for bound in Capacities().of(Unbounded())] == [".other"]
 
 

@@ -211,7 +211,7 @@ def test_a_census_that_stops_early_says_that_it_is_incomplete() -> None:
     assert census.sizes["it"].pinned_bytes < 400
 
 
-def test_meta_tensors_and_empty_ones_hold_nothing() -> None:
+def test_meta_and_empty_tensors_have_no_memory() -> None:
     assert census_of(torch.zeros(1000, device="meta"), torch.zeros(0), np.zeros(0)) == Size(0, 0, ())
 
 
@@ -236,7 +236,7 @@ def test_a_census_keeps_nothing_alive() -> None:
 
 
 @pytest.mark.gpu
-def test_devices_are_told_apart() -> None:
+def test_devices_are_counted_separately() -> None:
     census = measure_components({"it": Component((torch.zeros(100), torch.zeros(200, device="cuda")))})
     assert census.sizes["it"].devices == ("cpu", "cuda:0")
     assert census.bytes_by_device == {"cpu": 400, "cuda:0": 800}

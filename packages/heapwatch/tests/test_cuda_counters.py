@@ -56,7 +56,7 @@ def test_more_than_the_card_has_means_that_the_driver_is_paging() -> None:
     )
 
 
-def test_windows_is_told_beforehand_and_a_linux_driver_is_left_in_peace() -> None:
+def test_windows_users_are_warned_in_advance_and_linux_users_are_not() -> None:
     warning = paging_warning(1 * GB, 6 * GB, windows_driver=True)
     assert warning is not None and "no out-of-memory error comes" in warning
     assert paging_warning(6 * GB, 6 * GB, windows_driver=False) is None

@@ -74,7 +74,7 @@ def test_ten_thousand_samples_keep_nothing() -> None:
     assert in_use_bytes() - before == pytest.approx(0, abs=40 * KB)
 
 
-def test_an_event_forgets_what_came_before_and_passes_over_a_fifth_of_the_way_to_it() -> None:
+def test_an_event_drops_earlier_samples_and_skips_a_fifth_of_the_steps_so_far() -> None:
     detector = LeakDetector(MB)
     for step in range(1000, 2001, 10):
         detector.add(step, 1e9)
@@ -211,7 +211,7 @@ def test_what_the_c_allocator_keeps_of_freed_blocks_is_retention() -> None:
     assert found.slope_bytes_per_sample == pytest.approx(600_000, rel=0.25)
 
 
-def test_resident_memory_that_rises_with_what_is_held_is_no_retention() -> None:
+def test_resident_memory_that_rises_with_live_objects_is_not_retention() -> None:
     rising = [MB * sample for sample in range(96)]
     assert classify_resident(classify_trend(rising, MB), rising, MB).verdict is TrendClass.growing
 
@@ -235,7 +235,7 @@ def test_the_hours_to_the_limit_are_headroom_over_slope() -> None:
 @pytest.mark.parametrize(
     "verdict", [TrendClass.flat, TrendClass.plateauing, TrendClass.collectable, TrendClass.undecided]
 )
-def test_what_does_not_grow_without_end_has_no_hours(verdict: TrendClass) -> None:
+def test_bounded_growth_has_no_hours_to_the_limit(verdict: TrendClass) -> None:
     judgement = TrendTest(verdict, 5.0, (4.0, 6.0), 320.0, 20, 96)
     assert hours_to_limit(judgement, 100, 6e9) is None
 

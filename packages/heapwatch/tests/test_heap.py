@@ -210,7 +210,7 @@ def test_the_whole_heap_tells_libraries_and_what_cpp_holds_from_native_memory() 
     in_a_fresh_process(search_everything)
 
 
-def test_a_library_is_not_looked_at_before_the_user_s_own_code_explains_nothing() -> None:
+def test_growth_outside_user_code_leads_to_a_search_of_libraries() -> None:
     before = measure_heap({}, is_whole=False)
     try:
         json.forgotten = [bytes(MB)]  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ def test_the_lowest_limit_of_a_hierarchy_holds_in_v2(tmp_path: Path) -> None:
     assert cgroup_memory(tmp_path, "0::/slice/job\n")[0] == 8000
 
 
-def test_v1_beside_v2_is_read_and_its_number_for_no_limit_is_none(tmp_path: Path) -> None:
+def test_v1_groups_next_to_v2_are_read_including_their_number_for_no_limit(tmp_path: Path) -> None:
     group(tmp_path / "memory", memory_limit_in_bytes=UNLIMITED_V1)
     membership = "4:memory:/docker/abc\n3:cpu,cpuset:/docker\n0::/\n"
     assert cgroup_memory(tmp_path, membership)[0] is None
@@ -43,7 +43,7 @@ def test_a_machine_without_control_groups_has_no_limit(tmp_path: Path) -> None:
     assert cgroup_memory(tmp_path, "") == (None, None)
 
 
-def test_what_is_left_is_that_of_the_tightest_group_and_cache_is_not_used_memory(tmp_path: Path) -> None:
+def test_the_tightest_group_limits_free_memory_and_cache_is_not_used_memory(tmp_path: Path) -> None:
     group(
         tmp_path / "slice",
         memory_max="8000",

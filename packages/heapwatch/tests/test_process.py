@@ -62,7 +62,7 @@ def rise_by_kinds(file: Path) -> dict[str, int]:
 
 
 @linux_only
-def test_private_file_and_shared_memory_are_told_apart(tmp_path: Path) -> None:
+def test_private_file_and_shared_memory_are_counted_separately(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(b"1" * 32 * MB)
     rise = in_a_fresh_process(partial(rise_by_kinds, file))

@@ -49,7 +49,7 @@ def test_an_array_over_part_of_a_buffer_keeps_the_whole_buffer(owner: object) ->
     assert [storage_of(x) for x in (whole, part, through_memoryview)] == [expected] * 3
 
 
-def test_what_has_no_memory_has_no_storage() -> None:
+def test_values_without_memory_have_no_storage() -> None:
     with FakeTensorMode():
         fake = torch.zeros(3)
     nothing = [fake, torch.zeros(3, device="meta"), torch.zeros(0), np.zeros(0), torch.zeros(3).to_sparse()]

@@ -138,7 +138,7 @@ def test_growth_within_the_plan_is_planned_and_beyond_it_a_leak() -> None:
     assert row_of(overflowing, "store").verdict is TrendClass.growing
 
 
-def test_a_whole_may_hold_what_is_planned_of_its_parts_and_no_more() -> None:
+def test_the_plan_of_parts_covers_only_the_parts_of_a_component() -> None:
     tracker, part, rest = tracker_of(), [], []
     for leaks, expected in ((False, TrendClass.flat), (True, TrendClass.growing)):
         for index in range(96):
@@ -166,7 +166,7 @@ def test_after_a_restart_earlier_growth_does_not_count() -> None:
     assert alarms(tracker) == []
 
 
-def test_an_attribute_that_is_bound_anew_is_followed_and_the_old_value_is_free() -> None:
+def test_a_rebound_attribute_is_tracked_and_its_old_value_is_freed() -> None:
     agent = Thing(buffer=[megabytes(1)])
     tracker, roots = tracker_of(), {"agent": agent}
     tracker.register("my/buffer", "agent.buffer")
@@ -205,7 +205,7 @@ def test_a_registered_object_takes_nothing_from_the_runs_own_components() -> Non
     assert (tracker.accounted_bytes("cpu"), tracker.accounted_bytes("cuda")) == (2_000_000, 0)
 
 
-def test_what_vanishes_is_shown_as_gone_and_then_no_more_unless_it_is_registered() -> None:
+def test_missing_components_are_reported_once_and_registered_ones_always() -> None:
     agent = Thing(cache=megabytes(1))
     tracker, roots = tracker_of(), {"agent": agent}
     tracker.register("cache", "agent.cache")
@@ -235,7 +235,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/replay", "replay/", "a//b"])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="named by words"):
         tracker_of().register(name, "agent")
 

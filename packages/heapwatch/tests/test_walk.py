@@ -169,7 +169,7 @@ def test_elements_of_a_growing_list_have_one_pattern() -> None:
     ]
 
 
-def test_what_several_hold_is_counted_once_at_the_first() -> None:
+def test_shared_memory_counts_once_at_its_first_owner() -> None:
     shared = torch.zeros(2)
     found = walk({"replay": [shared], "means": {"last": shared}})
     assert [leaf.path for leaf in found.leaves] == ["replay[0]"]

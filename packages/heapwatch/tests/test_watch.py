@@ -216,7 +216,7 @@ def test_a_leak_is_named_although_the_optimiser_pauses_for_rollouts() -> None:
     assert watch.verdict == "leak" and "HELD['rollouts'][*] holds" in watch.findings[0].text()
 
 
-def test_what_a_rollout_gathers_and_the_updates_drop_is_no_leak() -> None:
+def test_data_collected_in_rollouts_and_dropped_in_updates_is_not_a_leak() -> None:
     HELD["rollout"] = []
     watch = paused()
 
@@ -335,7 +335,7 @@ def test_few_samples_are_no_verdict_and_a_calm_program_is_flat() -> None:
     assert watched(lambda step: None).verdict == "flat"
 
 
-def test_the_clock_counts_until_the_first_step_which_begins_anew() -> None:
+def test_the_clock_counts_until_the_first_step_restarts_the_watch() -> None:
     seen: list[str] = []
 
     def sample(step: int) -> int:
@@ -423,7 +423,7 @@ def test_threads_do_not_sample_at_once() -> None:
     assert seen == [1]
 
 
-def test_what_waits_for_the_main_thread_outlives_its_phase() -> None:
+def test_a_pending_call_of_the_main_thread_outlives_its_phase() -> None:
     waits: list[Any] = []
 
     def train() -> None:
@@ -568,7 +568,7 @@ def read(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report" / WATCH_JSON).read_text())
 
 
-def test_a_watched_program_does_what_it_does_without(tmp_path: Path) -> None:
+def test_a_watched_program_behaves_as_without_a_watch(tmp_path: Path) -> None:
     write(tmp_path, TRAIN)
     alone, seen = python(tmp_path, "train.py", "400"), python(tmp_path, *WATCH, "train.py", "400")
     assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode) and alone.returncode == 3

@@ -257,7 +257,7 @@ def test_bad_input_gives_one_line_exit_code_2_and_no_file(
         assert sorted(tmp_path.rglob("*")) == before, name
 
 
-def test_what_one_may_not_read_or_write_is_one_error(
+def test_unreadable_or_unwritable_files_give_one_error(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (path,) = series(own_folder, steps=range(1_000, 2_000, 1_000)).iterdir()

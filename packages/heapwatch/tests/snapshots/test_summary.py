@@ -126,7 +126,7 @@ def test_texts_of_a_file_cannot_steer_a_terminal_nor_fill_it() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_pickle_of_something_else_is_told_apart(data: object, message: str) -> None:
+def test_a_pickle_without_a_snapshot_is_refused(data: object, message: str) -> None:
     with pytest.raises(UsageError, match=f"is a pickle, but not a memory snapshot: .*{message}"):
         summarize(data, HERE, 1)
 
