@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run that is watched, killed in its middle and resumed, beside one that is neither: prints the hashes of both.
+# Compare the hashes of a run that is watched, killed half-way and resumed, and of a run without watch and kill.
 #     bash benchmarks/watched/equality.sh <folder>
 set -euo pipefail
 export OMP_NUM_THREADS=1

@@ -29,7 +29,7 @@ import leaks
 
 HERE = Path(__file__).resolve().parent
 EVENTS_A_SECOND = {"descriptors": 1.5, "threads": 1.5}
-"""Events per second of a leak. Others occur 8 times, or 0.5 MB per second, also for graphs."""
+"""Events per second of some leaks. Others have 8 events, or 0.5 MB, per second, like graphs."""
 OF_GRAPHS = ("losses", "optimizer", "state")
 _LINGER_SECONDS = 2.0
 
