@@ -1,8 +1,8 @@
-"""How early the world model foresees the points that an agent loses; JSON: `lost_points.py <run> [games]`.
+"""Measure how early the world model predicts the agent's lost points; JSON: `lost_points.py <run> [games]`.
 
-From the beliefs some steps before a point is lost, the model imagines the actions that the agent then took,
-with several draws of the latents. A point is foreseen if the mean of the rewards that it imagines is below
--0.5. Stretches without a point show that it does not foresee what does not come.
+From latent states before a lost point, the model imagines the agent's actual actions with several samples of
+the latents. A point counts as predicted if the mean imagined reward is below -0.5. Stretches without a point
+serve as controls.
 """
 
 import json
@@ -22,7 +22,7 @@ DRAWS, STRETCHES = 32, 20
 def imagined_reward(
     agent: reverie.Agent, state: LatentState, actions: list[int], noise: reverie.Noise
 ) -> float:
-    """Return the mean sum of rewards over draws of what follows on a belief, (1, ...), by these actions."""
+    """Return the mean sum of imagined rewards over samples from a state, (1, ...), with these actions."""
     model = agent.world_model
     start = LatentState(*(part.expand(DRAWS, *part.shape[1:]) for part in (state.deter, state.stoch)))
     assert isinstance(agent.action_space, Discrete)

@@ -1,10 +1,10 @@
-"""How far the two-hot heads of Pong's runs rely on mirrored bins that cancel; JSON.
+"""Measure how much the two-hot heads of Pong runs rely on mirrored bins that cancel; JSON.
 
-    python docs/results/dreamer_ataripong/scripts/mirrored_bins.py <run> ...
+python docs/results/dreamer_ataripong/scripts/mirrored_bins.py <run> ...
 
-Each run's networks play 1,200 steps; features are those of 512 replayed states and of 15 imagined steps from
-each. Of the bins beyond 100: the sum of probability times value on the positive side alone (its median and
-largest), and how far the weights of mirrored bins are apart, as a share of their norm.
+Each run's networks play 1,200 steps. The features come from 512 replayed states and 15 imagined steps from
+each. For bins beyond 100, the output contains the sum of probability times value on the positive side (median
+and maximum), and the distance between weights of mirrored bins as a share of their norm.
 """
 
 import json
@@ -32,7 +32,7 @@ STEPS, WINDOWS, FAR = 150, 32, 100.0
 
 @torch.no_grad()
 def found_in(run: str) -> dict[str, dict[str, float]]:
-    """Return the numbers of the critic and of the reward head."""
+    """Return the numbers of the critic and the reward head."""
     config = typed(compose_jobs(SETTINGS)[0])
     parts = recipe_of(config).build(config, Path(tempfile.mkdtemp()))
     workflow, replay, environment = parts.workflow, parts.replay, parts.environment

@@ -1,7 +1,7 @@
-"""Make the reference of `on track` from our logs and a published table: `python on_track.py`.
+"""Build the reference of `on track` from our logs and a published table: `python on_track.py`.
 
-Writes `src/orchestration/pong/on_track.json`, and prints how each run stands when it is left out of the
-reference, and how runs stand that went wrong.
+It writes `src/orchestration/pong/on_track.json`, and prints the standing of each run when it is left out of
+the reference, and the standing of failed runs.
 """
 
 import json
@@ -71,7 +71,7 @@ PUBLISHED_SOURCE = "thuml/HarmonyDream, scores/{}.json, seed {}"
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a run makes updates, from its `config.yaml`."""
+    """A run's rate of updates, from its `config.yaml`."""
 
     trained_steps: int
     train_ratio: float
@@ -80,38 +80,38 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How the return of a run grew."""
+    """The return of a run over its updates."""
 
     source: str
     """The folder in `docs/results/dreamer_ataripong`, or the publication."""
 
     is_published: bool
     points: np.ndarray
-    """(n, 2) updates, from 0 on and never falling, and mean return."""
+    """(n, 2) updates, starting at 0 and nondecreasing, and mean return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Runs that learned, all with as many trained steps in an update."""
+    """Successful runs with the same number of trained steps per update."""
 
     curves: tuple[Curve, ...]
     margins: np.ndarray
-    """(n, 2) updates, from 0 on, and points below the worst curve that are not yet behind from then on."""
+    """(n, 2) updates, starting at 0, and the points below the worst curve that still count as on track."""
 
     train_ratio: float
     """The highest ratio of these runs."""
 
     @property
     def longest(self) -> float:
-        """The most updates that a curve comes to."""
+        """The largest number of updates of a curve."""
         return max(curve.points[-1, 0] for curve in self.curves)
 
     def worst(self, updates: np.ndarray) -> np.ndarray:
-        """Return the least return after so many updates of the runs that came this far; infinite for none."""
+        """Return the lowest return at each number of updates among long enough runs, or infinity."""
         return np.min(self._returns(updates, np.inf), axis=0)
 
     def reference(self) -> Reference:
-        """Return the band. Its lower end never falls, since the return of a run that learns does not."""
+        """Return the band. Its lower edge never falls, because a learning run's return does not."""
         at = np.arange(0.0, self.longest + 1.0, UPDATES_OF_THE_BAND)
         margins = self.margins[np.searchsorted(self.margins[:, 0], at, "right") - 1, 1]
         low = np.maximum.accumulate(np.maximum(LOWEST_RETURN, self.worst(at) - margins))
@@ -141,7 +141,7 @@ def pace_of(run: str) -> Pace:
 
 
 def means_of(metrics: Path, pace: Pace) -> list[tuple[float, float]]:
-    """Updates and return of the last games after each game, as the run itself finds them."""
+    """Return updates and mean return of the last games after each game, as computed by the run."""
     lines = list(read_lines(metrics))
     logged = np.array([(line["step"], line["train/updates"]) for line in lines if "train/updates" in line])
     games, means = LastGames(pace.updates_per_round), []
@@ -178,13 +178,13 @@ def without(found: Curves, curve: Curve) -> Curves:
 
 
 def points_below(found: Curves, points: list[tuple[float, float]]) -> list[float]:
-    """By how many points each mean is below the worst run; negative above it."""
+    """Return the distance of each mean below the worst run in points, negative above it."""
     bare = replace(found, margins=NO_MARGIN).reference()
     return [bare.standing(*point).low - point[1] for point in points]
 
 
 def references() -> dict[int, Curves]:
-    """By trained steps in an update, with margins that call no run behind when it is left out."""
+    """Return the curves by trained steps per update, with margins under which no left-out run is behind."""
     found = {}
     for steps in sorted({pace_of(run).trained_steps for run in OURS}):
         runs = [run for run in OURS if pace_of(run).trained_steps == steps]
@@ -198,7 +198,7 @@ def references() -> dict[int, Curves]:
 
 
 def margins_of(found: Curves) -> np.ndarray:
-    """The least whole points, for each 10,000 updates, that never fall and call no run behind if left out."""
+    """Return the smallest nondecreasing integer margins per 10,000 updates with no left-out run behind."""
     most = np.full(math.ceil(found.longest / UPDATES_OF_A_MARGIN) + 1, LEAST_MARGIN)
     for curve in found.curves:
         updates, returns = curve.points.T
@@ -212,7 +212,7 @@ def margins_of(found: Curves) -> np.ndarray:
 
 
 def as_json(found: dict[int, Curves]) -> str:
-    """One list a line."""
+    """Return JSON text with one list per line."""
     blocks = []
     for steps, curves in sorted(found.items()):
         lines = (f'"{name}": {json.dumps(value)}' for name, value in asdict(curves.reference()).items())

@@ -1,4 +1,4 @@
-"""Compare what two machines logged of the same seed: `python same_run.py`."""
+"""Compare the logs of the same seed on two machines: `python same_run.py`."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
-"""Share of the balls that the decoder of a run of Pong draws, by their place and by the way they fly.
+"""Measure the share of balls that a Pong run's decoder draws, by position and by direction.
 
-    python docs/results/dreamer_ataripong/scripts/where_drawn.py <run>
+python docs/results/dreamer_ataripong/scripts/where_drawn.py <run>
 
-`<run>` has a checkpoint with its replay; windows are drawn uniformly from it. A ball is what differs from the
-median frame of its batch between the paddles; it is drawn where less than half of its squared difference is
-missing.
+`<run>` has a checkpoint with its replay, from which windows are sampled uniformly. A ball is a difference
+from the median frame of its batch between the paddles. It counts as drawn if less than half of its squared
+difference is missing.
 """
 
 import sys
@@ -22,7 +22,8 @@ from reverie.orchestration.recipes import recipe_of
 COMMON = ("experiment=dreamer_ataripong", "device=cpu", "compile=none", "precision=float32")
 SETTINGS = (*COMMON, "world_model.objective=reconstruction", "buffer.newest_share=0")
 BATCHES, WINDOWS, CELL = 14, 16, 8
-ROWS, COLUMNS = slice(11, 59), slice(9, 55)  # of the field between the paddles
+# The area between the paddles.
+ROWS, COLUMNS = slice(11, 59), slice(9, 55)
 LEAST = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Draw Catch on one rank and on two, three seeds each; print ends and times: `python two_ranks.py`."""
+"""Plot Catch on one and two ranks with three seeds each, and print results: `python two_ranks.py`."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SHOWN = {  # folders of one rank and of two
 
 
 def main() -> None:
-    """Draw a panel for each batch."""
+    """Draw one panel per batch size."""
     figure, panels = plt.subplots(1, 2, figsize=(11, 3.2), sharey=True, layout="constrained")
     for axes, (batch, folders) in zip(panels, SHOWN.items(), strict=True):
         print(batch)
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def draw(axes: Axes, run: Path, colour: str, ranks: str, seed: int) -> None:
-    """Draw the mean of a seed's last 50 training episodes; print where it is above 0, its end, its time."""
+    """Draw the mean of a seed's last 50 training episodes. Print its zero crossing, its end and its time."""
     lines = list(read_lines(run / "metrics.jsonl"))
     steps, returns = np.array(
         [(line["step"], line["episode/return"]) for line in lines if "episode/return" in line]

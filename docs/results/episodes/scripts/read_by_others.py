@@ -1,9 +1,9 @@
-"""Read exported episodes with the loading functions of the programs that they are for.
+"""Read exported episodes with the loading functions of the target programs.
 
-    read_by_others.py <out.json> <folder> <checkout of danijar/dreamerv3> <checkout of dreamerv3-torch>
+read_by_others.py <out.json> <folder> <checkout of danijar/dreamerv3> <checkout of dreamerv3-torch>
 
-<folder> has the export of one run in every format: own, dreamerv3, minari. dreamerv3-torch reads own. Run
-this by an interpreter with elements and minari, outside of ours. All arrays must equal those of own.
+<folder> contains the export of one run in each format: own, dreamerv3, minari. dreamerv3-torch reads own. Run
+this with a separate interpreter that has elements and minari. All arrays must equal those in the own format.
 """
 
 import json
@@ -20,7 +20,7 @@ LENGTH, BATCH = 65, 16
 
 
 def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
-    """Load by `Replay.load` and draw windows; their `embodied/__init__.py`, which wants jax, is left out."""
+    """Load with `Replay.load` and sample windows, without their `embodied/__init__.py`, which needs jax."""
     for name in ("embodied", "embodied.core"):
         sys.modules[name] = package = ModuleType(name)
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]
@@ -44,13 +44,14 @@ def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]
         for key, values in stream.items():
             expected = values[start : start + LENGTH].copy()
             if key == "is_first":
-                expected[0] = True  # as it marks every window
+                # The loader marks the start of each window.
+                expected[0] = True
             np.testing.assert_array_equal(batch[key][row], expected, err_msg=key)
     return {"chunks": len(replay.chunks), "windows": len(replay), "windows_compared": BATCH}
 
 
 def dreamerv3_torch(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
-    """Load by `load_episodes` of its `tools.py` and draw windows by `sample_episodes`."""
+    """Load with `load_episodes` of its `tools.py`, and sample windows with `sample_episodes`."""
     sys.path.insert(0, str(checkout))
     import tools  # pyright: ignore[reportMissingImports]
 
@@ -65,7 +66,7 @@ def dreamerv3_torch(folder: Path, checkout: Path, episodes: list[dict[str, np.nd
 
 
 def in_minari(folder: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
-    """Load by `minari.load_dataset`, from a folder named as `MINARI_DATASETS_PATH`."""
+    """Load with `minari.load_dataset` from a folder in `MINARI_DATASETS_PATH`."""
     os.environ["MINARI_DATASETS_PATH"] = str(folder.parent.absolute())
     dataset = minari.load_dataset(folder.name)
     for found, expected in zip(dataset.iterate_episodes(), episodes, strict=True):
@@ -79,7 +80,7 @@ def in_minari(folder: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, 
 
 
 def main(out: str, exports: str, dreamer: str, torch_dreamer: str) -> None:
-    """Read all three, and write what was read."""
+    """Read all three formats, and write the results."""
     folder = Path(exports)
     own = sorted((folder / "own").glob("*.npz"))
     episodes = [{key: values for key, values in np.load(file).items()} for file in own]

@@ -1,4 +1,4 @@
-"""What a reading of each counter costs: `python docs/results/memory/scripts/counter_costs.py`; 3 seconds."""
+"""Measure the cost of each counter in 3 s: `python docs/results/memory/scripts/counter_costs.py`."""
 
 import timeit
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def cost(name: str, call: Callable[[], object]) -> None:
 
 
 def chain() -> torch.Tensor:
-    """Return a tensor with a graph of some 2,000 nodes."""
+    """Return a tensor with a graph of about 2,000 nodes."""
     weight = torch.ones(8, requires_grad=True)
     state = torch.zeros(8)
     for _ in range(THINGS):

@@ -1,4 +1,4 @@
-"""Train with the incident's fault, also after it is named: on a GPU the snapshots make a series.
+"""Train with the incident's fault beyond its detection, so that snapshots on a GPU form a series.
 
 `python fault_series.py device=cuda model=size1m run_dir=<run> memory.snapshot_interval=500
 training.total_timesteps=6000 training.train_ratio=2`, then `scripts/analyze_memory_snapshot.py`.

@@ -1,8 +1,8 @@
-"""Four ways to call a leak: `lines_against_order.py`.
+"""Compare four leak criteria: `lines_against_order.py`.
 
-The series are those of `test_verdict_simulation.py`; it takes 6 seconds. From the root of the repository:
+The series are from `test_verdict_simulation.py`. It runs for 6 seconds. From the repository root:
 
-    PYTHONPATH=packages/heapwatch/tests python docs/results/memory/scripts/lines_against_order.py
+PYTHONPATH=packages/heapwatch/tests python docs/results/memory/scripts/lines_against_order.py
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ def first_to_last(series: study.Series) -> Flags:
 
 
 def least_squares(series: study.Series) -> Flags:
-    """Return whether the slope is over 2.36 of its standard errors: one-sided 1 %, 118 degrees of freedom."""
+    """Return whether the slope exceeds 2.36 standard errors (one-sided 1 %, 118 degrees of freedom)."""
     n = series.shape[1]
     x = np.arange(n) - (n - 1) / 2
     slope = series @ x / (x @ x)
@@ -27,7 +27,7 @@ def least_squares(series: study.Series) -> Flags:
 
 
 def mann_kendall(series: study.Series) -> Flags:
-    """Return whether ordered pairs exceed what no trend gives by 2.33 standard deviations: one-sided 1 %."""
+    """Return whether ordered pairs exceed the trendless expectation by 2.33 standard deviations (1 %)."""
     n = series.shape[1]
     later, earlier = np.tril_indices(n, -1)
     s = np.sign(series[:, later] - series[:, earlier]).sum(1)

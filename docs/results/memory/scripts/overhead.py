@@ -1,4 +1,4 @@
-"""Print what the memory instruments took of a run's time: overhead.py <run folder> [...]."""
+"""Print the share of a run's time spent on memory instruments: overhead.py <run folder> [...]."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What fifty kept objects hold: `python docs/results/memory/scripts/what_leaks.py` (6 seconds)."""
+"""Measure the memory retained by fifty kept objects: `python what_leaks.py` (6 seconds)."""
 
 import ctypes
 import gc
@@ -16,13 +16,14 @@ from heapwatch.counters.glibc import in_use_bytes, kernel_counts
 from heapwatch.objects.graph_holders import find_graph_holders
 from torch import Tensor, nn
 
-COUNT, NUMBERS = 50, 250_000  # float32: 1 MB
+# In float32 these are 1 MB.
+COUNT, NUMBERS = 50, 250_000
 NET = nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1))
 BATCH = torch.randn(1024, 64)
 
 
 def line(name: str, make: Callable[[], Any]) -> None:
-    """Print in MB what `make` leaves, what a collection leaves of it, and what is left without its result."""
+    """Print the MB left by `make`, left after a garbage collection, and left after dropping its result."""
     gc.collect()
     before, resident = in_use_bytes(), kernel_counts()
     kept = make()
@@ -98,7 +99,7 @@ def rows(copy: bool) -> list[Tensor]:
 
 
 def growth() -> None:
-    """Print what is held by fifty of everything, or by what the name says."""
+    """Print the memory retained by fifty objects of each kind."""
     print(f"{'MB':42s}    in use   RssAnon   RssFile  after gc   dropped")
     line("loss.item()", lambda: [loss.item() for loss in losses(Tensor.backward)])
     line("loss, after backward()", lambda: losses(Tensor.backward))
@@ -124,7 +125,7 @@ def growth() -> None:
 
 
 def sharing() -> None:
-    """Print what shares memory with what it was made of."""
+    """Print which objects share memory with their source."""
     episode = np.zeros((1000, 64, 64, 3), np.uint8)
     views = [episode[i : i + 50] for i in range(0, 800, 50)]
     stack = np.stack(views)
@@ -155,7 +156,7 @@ def sharing() -> None:
 
 
 def instruments() -> None:
-    """Print what two common instruments see of 40 MB."""
+    """Print the readings of two common instruments for 40 MB."""
     tracemalloc.start()
     start = tracemalloc.get_traced_memory()[0]
     tensor = torch.ones(10_000_000)
@@ -168,8 +169,10 @@ def instruments() -> None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # PyTorch warns of create_graph
-    new_loss().backward()  # makes the gradients
+    # PyTorch warns about create_graph.
+    warnings.simplefilter("ignore")
+    # This creates the gradients.
+    new_loss().backward()
     growth()
     sharing()
     instruments()

@@ -1,6 +1,6 @@
-"""Compare the runs of Catch by CPU time of their updates: `python equal_time.py`.
+"""Compare the Catch runs by the CPU time of their updates: `python equal_time.py`.
 
-That of an update is in `update_time.json`: the runs themselves shared their machines.
+The time per update is from `update_time.json`, because the runs shared their machines.
 """
 
 import json
@@ -20,7 +20,7 @@ EPISODES = 100
 
 
 def mean_after(run: Path, updates: float) -> float:
-    """Mean return of the last training episodes before so many updates."""
+    """Return the mean return of the last training episodes before a number of updates."""
     lines = list(read_lines(run / "metrics.jsonl"))
     logged = np.array([(line["train/updates"], line["step"]) for line in lines if "train/updates" in line])
     step = np.interp(updates, *logged.T)

@@ -1,4 +1,4 @@
-"""CPU time of an update by each objective, in turns in one process; prints JSON."""
+"""Measure the CPU time of an update with each objective, in turn in one process; prints JSON."""
 
 import json
 import statistics
@@ -24,7 +24,7 @@ ROUNDS, WARM_UP = 12, 2
 
 
 def times(experiment: str) -> dict[str, float]:
-    """Return the median milliseconds of CPU of an update, by objective."""
+    """Return the median CPU milliseconds of an update by objective."""
     updates = {}
     for name, changes in OBJECTIVES.items():
         [job] = compose_jobs([f"experiment={experiment}", "device=cpu", "compile=inductor", *changes])

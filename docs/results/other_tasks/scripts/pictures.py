@@ -1,11 +1,11 @@
-"""Environments of MuJoCo, seen as pictures alone: start in this folder."""
+"""MuJoCo environments with only images as observations. Start in this folder."""
 
 import gymnasium
 import numpy as np
 
 
 def pendulum():
-    """A pole to balance, seen as a picture alone, by a camera that stands still in every instance."""
+    """Return a pole-balancing task with only images, from a camera that is fixed in all instances."""
     camera = {"trackbodyid": 0, "distance": 2.04, "lookat": np.zeros(3)}
     env = gymnasium.make(
         "InvertedPendulum-v5", render_mode="rgb_array", width=64, height=64, default_camera_config=camera

@@ -1,7 +1,7 @@
-"""Measure agent steps a second of Catch that takes 20 ms a step, with and without collectors.
+"""Measure agent steps per second of Catch with 20 ms per step, with and without collectors.
 
-`python docs/results/performance/scripts/collectors.py <out.json> [0 1 2 4]`: a run for each number of
-collectors, one after the other, with 16 environments and a model so small that it costs next to nothing.
+`python docs/results/performance/scripts/collectors.py <out.json> [0 1 2 4]` makes a run for each number of
+collectors, one after another, with 16 environments and a very small model.
 """
 
 import json
@@ -32,7 +32,8 @@ SETTINGS = (
     "training.batch_size=2",
     "training.sequence_length=6",
     "training.learning_starts=160",
-    "training.train_ratio=0.12",  # an update for every 100 steps
+    # This makes one update per 100 steps.
+    "training.train_ratio=0.12",
     "training.log_interval=160",
     "training.video_interval=0",
     "training.checkpoint_interval=0",
@@ -44,7 +45,7 @@ SETTINGS = (
 
 
 class Slow(gymnasium.Wrapper):
-    """An environment of which each step takes 20 ms longer."""
+    """An environment in which each step lasts 20 ms longer."""
 
     def step(self, action: Any) -> Any:
         time.sleep(STEP_SECONDS)
@@ -52,7 +53,7 @@ class Slow(gymnasium.Wrapper):
 
 
 def measure(collectors: int) -> dict[str, Any]:
-    """Train, and return the pace of each log interval after the first, which has the start in it."""
+    """Train, and return the pace of each log interval after the first, which includes the start."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "scripts/train.py", *SETTINGS, f"collect.collectors={collectors}"]
         environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}

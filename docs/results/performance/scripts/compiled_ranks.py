@@ -1,8 +1,8 @@
-"""Compiled ranks, one compiled process and one as written: how far apart five updates leave them, in float64.
+"""Compare compiled ranks, one compiled process and one eager process after five updates in float64.
 
 `PYTHONPATH=. GLOO_SOCKET_IFNAME=lo python docs/results/performance/scripts/compiled_ranks.py [case ...]` in a
-checkout, with cases of `tests/workflows/divided.py`: prints a line of JSON for each. Metrics are compared by
-the difference over the larger of 1 and their size, all else by the norm of the difference over the norm.
+checkout prints a line of JSON for each case of `tests/workflows/divided.py`. Metrics are compared by the
+difference over the larger of 1 and their size, everything else by the norm of the difference over the norm.
 """
 
 import json
@@ -31,7 +31,7 @@ as_written = divided.learn
 
 
 def everything(ranks: Ranks) -> dict[str, Found]:
-    """Return what this rank learns of the case, as `tests.runs.forked_ranks` asks for it."""
+    """Return the learned values of this rank for the case, in the form of `tests.runs.forked_ranks`."""
     case = os.environ["CASE"]
     if os.environ["IS_COMPILED"] == "1":
         divided.learn = learn_compiled
@@ -43,14 +43,14 @@ def everything(ranks: Ranks) -> dict[str, Found]:
 
 
 def learn_compiled(workflow: DreamerWorkflow, batches: Sequence, phase: str = "update") -> Found:
-    """Learn with the compiled twin of a workflow."""
+    """Learn with the compiled version of a workflow."""
     twin = CompiledDreamer(workflow.env, workflow.config, workflow.device, ranks=workflow.ranks)
     twin.load_state_dict(workflow.state_dict())
     return as_written(twin, batches, phase)
 
 
 def found_by(case: str, is_compiled: bool, *sizes: int) -> dict[int, list[Found]]:
-    """Return what each rank of each number of them finds."""
+    """Return the results of each rank for each number of ranks."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.runs.forked_ranks", folder, Path(__file__).stem, "float64"]
         path = f"{Path(__file__).parent}{os.pathsep}{CHECKOUT}"
@@ -61,11 +61,12 @@ def found_by(case: str, is_compiled: bool, *sizes: int) -> dict[int, list[Found]
 
 
 def apart(found: list[Found], expected: Found) -> dict[str, float]:
-    """Return the largest deviation of any rank, by kind."""
+    """Return the largest deviation of any rank by kind."""
     worst: dict[str, float] = {}
     for name, value in expected.items():
         kind = next((kind for prefix, kind in KINDS.items() if name.startswith(prefix)), None)
-        if kind is None or "advantage_std" in name:  # the mean of the ranks' own, by design
+        # This is the mean of the ranks' local values, by design.
+        if kind is None or "advantage_std" in name:
             continue
         norm = float(value.double().norm())
         scale = max(1.0, norm) if kind == "metrics" else norm or 1.0

@@ -1,6 +1,6 @@
 """Print the tables of docs/performance.md: `python markdown.py <file> [row ...]`.
 
-Rows are those that begin with one of the names, or all.
+Arguments select rows by name prefix. Without arguments, all rows are printed.
 """
 
 import json
@@ -18,7 +18,7 @@ TARGETS = {
     "end_to_end": 3.0,
     "memory_size1m": 1.0,
 }
-"""How many times our time, or our memory, a peer that does the same work should need at least."""
+"""Minimal ratio of a peer's time or memory, for the same work, to ours."""
 
 SAME_WORK = ("sheeprl", "r2dreamer")
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def target_line(name: str, least: float, group: list[dict[str, Any]]) -> str:
-    """The line of a row's target, counted against the fastest peer that does the same work."""
+    """Return the line of a row's target, relative to the fastest peer with the same work."""
     ours, *others = group
     peers = [row for row in others if row["variant"] in SAME_WORK]
     ratio, peer = min(
@@ -63,7 +63,7 @@ def target_line(name: str, least: float, group: list[dict[str, Any]]) -> str:
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
-    """The cells of one variant, but for the row's name."""
+    """Return the cells of one variant without the row's name."""
     ratio = f"**{row['ratio']['median']:.3g}**" if row["ratio"] else "-"
     return [
         row["variant"],
@@ -83,7 +83,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def shown(value: float, unit: str) -> str:
-    """A figure with its unit."""
+    """Return a number with its unit."""
     if unit != "s":
         return f"{value:,.0f} {unit}"
     factor, name = (1.0, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")

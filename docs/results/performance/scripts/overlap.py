@@ -1,7 +1,7 @@
-"""Time training with and without `training.overlap`, by turns: `OMP_NUM_THREADS=1 python overlap.py <json>`.
+"""Time training with and without `training.overlap` in turn: `OMP_NUM_THREADS=1 python overlap.py <json>`.
 
-Each case is two runs in this process, which make the same steps and updates. Blocks take turns, A B B A; a
-ratio is that of two blocks of one round. The result says whether both learned the same bits.
+Each case consists of two runs in this process with the same steps and updates. Blocks alternate (A B B A),
+and a ratio compares two blocks of one round. The result reports whether both learned the same bits.
 """
 
 import json
@@ -42,14 +42,15 @@ CASES = {
     "CartPole, 4 environments of 20 ms a step": (
         "experiment=dreamer_cartpole",
         "training.learning_starts=100",
-        "training.train_ratio=64",  # an update for each step of all
+        # This makes one update per step of all environments.
+        "training.train_ratio=64",
         "env.wrappers=[overlap.Slow]",
     ),
 }
 
 
 class Slow(gymnasium.Wrapper):
-    """A step that takes long and leaves the processor alone, as that of a robot does."""
+    """A slow step without CPU time, like a robot's."""
 
     def step(self, action: Any) -> Any:
         time.sleep(SLOW_SECONDS)
@@ -66,13 +67,13 @@ def opened(stack: ExitStack, settings: tuple[str, ...], overlap: bool) -> WorldM
 
 
 class Block:
-    """The loop of a run, some updates at a time."""
+    """The loop of a run, several updates at a time."""
 
     def __init__(self, run: WorldModelOrchestrator) -> None:
         self.run, self.time_step = run, run._begin()
 
     def __call__(self, updates: int) -> dict[str, float]:
-        """Train for so many updates, or one more; return what an update took, and where the time went."""
+        """Train for `updates` updates or one more. Return the time per update, and its parts."""
         run, before, began = self.run, self.run.updates, time.perf_counter()
         run.watch.flush()
         while run.updates < before + updates:
@@ -91,7 +92,8 @@ def measured(settings: tuple[str, ...]) -> dict[str, Any]:
         blocks = {overlap: Block(opened(stack, settings, overlap)) for overlap in (False, True)}
         for block in blocks.values():
             block(4)
-        orders = [(False, True), (True, False)] * (ROUNDS // 2)  # else a load that falls favours the second
+        # Otherwise a falling load would favor the second run.
+        orders = [(False, True), (True, False)] * (ROUNDS // 2)
         rounds = [{name: blocks[name](UPDATES) for name in order} for order in orders]
         states = [list(block.run.parts.workflow.world_model.parameters()) for block in blocks.values()]
         seconds = [{name: each["seconds_per_update"] for name, each in turn.items()} for turn in rounds]
@@ -107,7 +109,8 @@ def measured(settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parent))  # where the settings find `overlap.Slow`
+    # The settings import `overlap.Slow` from here.
+    sys.path.insert(0, str(Path(__file__).parent))
     result: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

@@ -1,6 +1,6 @@
-"""Compare the pace of a run at its beginning with that later: `python pace.py <metrics.jsonl> [step step]`.
+"""Compare the pace of a run early and late: `python pace.py <metrics.jsonl> [step step]`.
 
-Prints the median of the log intervals' steps per second over 5,000 steps from each of the two steps on.
+Prints the median steps per second of log intervals over 5,000 steps from each of the two steps on.
 """
 
 import json

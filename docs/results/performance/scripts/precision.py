@@ -1,8 +1,8 @@
-"""CPU seconds of an update in float32 and bfloat16, by turns, with `keep_heap` and without; one thread; JSON.
+"""Measure CPU seconds per update in float32 and bfloat16 in turn, with and without `keep_heap`; JSON.
 
-    OMP_NUM_THREADS=1 python precision.py [rounds] > precision.json
+OMP_NUM_THREADS=1 python precision.py [rounds] > precision.json
 
-Needs a processor that multiplies in bfloat16, and one core that nothing else runs on.
+Needs a processor with bfloat16 multiplication, and an idle core.
 """
 
 import json
@@ -31,7 +31,7 @@ STEPS, WARM_UP = 80, 3
 
 
 def prepared(*overrides: str):
-    """Return a function that makes an update of a batch of random play."""
+    """Return a function that makes an update with a batch of random play."""
     config = typed(compose_jobs((*COMMON, *overrides))[0])
     parts = recipe_of(config).build(config, Path(tempfile.mkdtemp()))
     workflow, replay, environment = parts.workflow, parts.replay, parts.environment
@@ -46,7 +46,7 @@ def prepared(*overrides: str):
 
 
 def medians(updates, rounds: int) -> dict[str, float]:
-    """Return the median CPU seconds of each update, made by turns."""
+    """Return the median CPU seconds of each update, measured in turn."""
     seconds = {name: [] for name in updates}
     for number in range(WARM_UP + rounds):
         for name, update in updates.items():
@@ -58,7 +58,7 @@ def medians(updates, rounds: int) -> dict[str, float]:
 
 
 def measured(case: str, keeps_heap: bool, rounds: int) -> None:
-    """Print the medians of a case: in a process of its own, for glibc keeps more once much was freed."""
+    """Print the medians of a case in its own process, because glibc keeps more memory after large frees."""
     torch.set_num_threads(1)
     if keeps_heap:
         keep_heap()

@@ -1,8 +1,9 @@
-"""CPU milliseconds of the parts of an update, of 8, 4 and 1 windows by turns, in bfloat16; one thread; JSON.
+"""Measure CPU milliseconds of the parts of an update with 8, 4 and 1 windows in turn, in bfloat16; JSON.
 
-    OMP_NUM_THREADS=1 python sections.py > ../sections.json
+OMP_NUM_THREADS=1 python sections.py > ../sections.json
 
-What does not fall with the windows is the cost of many small operators: ranks cannot share it.
+Time that does not fall with the number of windows is the cost of many small operators, which ranks cannot
+share.
 """
 
 import inspect
@@ -26,7 +27,7 @@ spent: dict[str, float] = defaultdict(float)
 
 
 def timed(owner: object, name: str, label: str) -> None:
-    """Add the CPU time of each call of a method to that of its label."""
+    """Add the CPU time of each call of a method to its label."""
     function = getattr(owner, name)
 
     def call(*args, **keywords):
@@ -48,7 +49,7 @@ def time_parts(workflow: DreamerWorkflow) -> None:
 
 
 def measured(case: str) -> dict[str, dict[int, float]]:
-    """Return the median milliseconds of each part, by windows."""
+    """Return the median milliseconds of each part by number of windows."""
     updates = {}
     for windows in WINDOWS:
         update = prepared(*CASES[case], "precision=bfloat16", f"training.batch_size={windows}")
@@ -77,7 +78,8 @@ def main() -> None:
         timed(torch.Tensor, "backward", "backward pass")
         return print(json.dumps(measured(sys.argv[1])))
     results = {}
-    for case in ("dreamer_ataripong", "dreamer_catch"):  # a process each: torch compiles for 8 shapes at most
+    # A process for each, because torch compiles for at most 8 shapes.
+    for case in ("dreamer_ataripong", "dreamer_catch"):
         command = [sys.executable, __file__, case]
         results[case] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     print(json.dumps(results | {"load": os.getloadavg(), "torch": torch.__version__}, indent=1))

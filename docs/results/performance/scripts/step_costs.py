@@ -1,6 +1,6 @@
 """Print CPU seconds of an update, a collect iteration, a policy step (8 environments) and a sample; 1 thread.
 
-Run it from two checkouts in turn, `OMP_NUM_THREADS=1 python step_costs.py`, to compare them.
+To compare two checkouts, run `OMP_NUM_THREADS=1 python step_costs.py` in each of them in turn.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Time of Catch on two ranks against one, a thread each, by turns; JSON.
+"""Measure the time of Catch on two ranks and on one, with one thread each, in turn; JSON.
 
-    python two_ranks.py [rounds] [setting=value ...]
+python two_ranks.py [rounds] [setting=value ...]
 
-Needs two cores with nothing else on them. A run makes 500 updates of 8 windows; its time is the median of the
-log's intervals but for the first ones, in which the networks are compiled. `at_once` is that of two runs of
-one rank, a core each, at the same time: what they are slower than one alone, two ranks are, too.
+Needs two idle cores. A run makes 500 updates of 8 windows. Its time is the median of the log intervals
+without the first ones, in which the networks are compiled. `at_once` is the time of two simultaneous runs of
+one rank, one per core. Their slowdown compared with a single run also affects two ranks.
 """
 
 import json
@@ -28,7 +28,7 @@ SKIPPED = 5
 
 
 def seconds_per_step(ranks: int, settings: list[str]) -> float:
-    """Return the seconds that an agent step takes, with the part of an update that it owes."""
+    """Return the seconds per agent step, including its share of an update."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         start = ["torchrun", "--nproc-per-node", str(ranks)] if ranks > 1 else [sys.executable]

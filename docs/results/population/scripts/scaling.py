@@ -1,6 +1,7 @@
-"""Seconds, bytes and memory of a generation, engine=local and 1 and 2 workers of Ray: `scaling.py OUT.json`.
+"""Measure a generation with engine=local and 1 and 2 Ray workers: `scaling.py OUT.json`.
 
-Five generations of the preset erl_pendulum after one that is not counted; the same members each time.
+It measures time, traffic and memory of five generations of the preset erl_pendulum, after one that is not
+counted, always with the same members.
 """
 
 import json
@@ -34,7 +35,7 @@ def composed(*changes: str) -> PopulationTrainConfig:
 
 
 def store_bytes() -> tuple[float, int]:
-    """MiB and objects in the object store now."""
+    """Return the current MiB and objects in the object store."""
     from ray._private.internal_api import memory_summary
 
     found = re.search(r"Plasma memory usage ([\d.]+) MiB, (\d+) objects", memory_summary(stats_only=True))
@@ -43,7 +44,7 @@ def store_bytes() -> tuple[float, int]:
 
 
 def pss_mb() -> dict[str, float]:
-    """Proportional memory of the processes that this one has started, by kind."""
+    """Return the proportional memory of this process's children by kind."""
     sums = {"workers": 0.0, "services": 0.0}
     for child in psutil.Process().children(recursive=True):
         kind = "workers" if "GroupWorker" in " ".join(child.cmdline()) else "services"
@@ -52,7 +53,7 @@ def pss_mb() -> dict[str, float]:
 
 
 def measured(config: PopulationTrainConfig, generations: int, folder: Path) -> dict[str, object]:
-    """Play and learn some generations; members do not evolve, which would be the same work everywhere."""
+    """Play and learn some generations, without evolution, so that the work is the same everywhere."""
     seed_global(config.seed)
     engine = build_engine(config)
     workflow, replay = (

@@ -1,10 +1,10 @@
-"""Measure what a checkpoint costs after 1,000 new steps at several fills of the replay.
+"""Measure the cost of a checkpoint after 1,000 new steps at several fill levels of the replay.
 
-    checkpoint_cost.py <results.json> [overrides of the run ...]
+checkpoint_cost.py <results.json> [overrides of the run ...]
 
-Real Pong frames from a random policy; latents of the model's size. Mean of 4 at each fill, once with new
-steps alone and once with the latents that the updates of 1,000 steps write back, as many as the preset's
-training.train_ratio asks for.
+The replay has real Pong frames of a random policy, and latents of the model's size. Results are means of 4 at
+each fill level, once with only new steps and once with the latents written back by the updates of 1,000
+steps, according to the preset's training.train_ratio.
 """
 
 import json
@@ -27,7 +27,8 @@ from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 
 FILLS, NEW_STEPS = (10_000, 50_000, 100_000), 1000
-REPEATS = 4  # in which the open chunks of 4 environments fill up once
+# During the repeats, the open chunks of 4 environments fill up once.
+REPEATS = 4
 
 
 def main(out: Path, overrides: list[str]) -> None:
@@ -64,7 +65,8 @@ def main(out: Path, overrides: list[str]) -> None:
             nonlocal step
             step += 1
             before = written()
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            # This resets the peak.
+            Path("/proc/self/clear_refs").write_text("5")
             held, started = status("VmRSS"), time.perf_counter()
             save_checkpoint(run_dir, step, {}, model, replay, keep=2)
             seconds = time.perf_counter() - started

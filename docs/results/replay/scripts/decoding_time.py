@@ -1,8 +1,9 @@
-"""Print how many batches of 16 windows of 65 records one thread decodes, of the two that compress least.
+"""Print the number of batches of 16 windows of 65 records that one thread decodes, for the two largest codes.
 
-    PYTHONPATH=. OMP_NUM_THREADS=1 python docs/results/replay/scripts/decoding_time.py
+PYTHONPATH=. OMP_NUM_THREADS=1 python docs/results/replay/scripts/decoding_time.py
 
-As `scripts/compression.py`, but nothing else runs in the process, and each row is the median of 300 batches.
+Like `scripts/compression.py`, but in a process without other work, and with the median of 300 batches per
+row.
 """
 
 import json

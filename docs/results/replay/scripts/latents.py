@@ -1,7 +1,7 @@
-"""Measure how far stored latents of the Pong winner's play compress: latents.py <out.json>
+"""Measure the compression of stored latents from a winning Pong agent: latents.py <out.json>
 
-Run it at the root of the repository. Chunks of 48 records of one stream, float16 and class indices as replay
-holds them, go in several forms through zstd.
+Run it in the repository root. It compresses chunks of 48 records of one stream, with float16 and class
+indices as in the replay, in several forms with zstd.
 """
 
 import json
@@ -42,12 +42,12 @@ def play() -> tuple[np.ndarray, np.ndarray]:
 
 
 def shuffled(words: np.ndarray) -> bytes:
-    """Return first all low bytes, then all high bytes."""
+    """Return all low bytes, followed by all high bytes."""
     return np.ascontiguousarray(words.view(np.uint8).reshape(-1, 2).T).tobytes()
 
 
 def changes(words: np.ndarray) -> np.ndarray:
-    """Return each record XOR the one before it."""
+    """Return each record XOR the previous one."""
     return np.concatenate([words[:1], words[1:] ^ words[:-1]])
 
 
@@ -60,7 +60,7 @@ FORMS = {
 
 
 def main() -> None:
-    """Write the bytes a record takes."""
+    """Write the bytes per record."""
     deter, stoch = play()
     rows = {"deter, as it is": deter.itemsize * deter.shape[2], "stoch, as it is": stoch.shape[2]}
     every = {1: "every record", 8: "every eighth"}

@@ -1,7 +1,7 @@
 """Measure whether two threads that decode halves of a batch are faster than one: two_threads.py <out.json>
 
-Run it at the root of the repository. It plays and fills on one core, then draws batches of 16 windows of 65
-records by one thread and by two in turn, with pauses, so that whatever else runs disturbs both alike.
+Run it in the repository root. It plays and fills on one core, then samples batches of 16 windows of 65
+records with one and two threads in turn, with pauses, so that other load affects both equally.
 """
 
 import copy
@@ -40,7 +40,7 @@ def filled(config: EnvConfig, steps: int) -> EpisodeReplayBuffer:
 
 
 def with_own_codec(buffer: EpisodeReplayBuffer) -> EpisodeReplayBuffer:
-    """Return the same records behind another codec, for another thread."""
+    """Return the same records with a separate codec for another thread."""
     other = copy.copy(buffer)
     other._store = store = copy.copy(store_of(buffer))
     store._codec = ChunkCodec(store._codec.layout)
@@ -48,7 +48,7 @@ def with_own_codec(buffer: EpisodeReplayBuffer) -> EpisodeReplayBuffer:
 
 
 def store_of(buffer: EpisodeReplayBuffer) -> CompressedStore:
-    """Return where the codes are."""
+    """Return the store of the codes."""
     assert isinstance(buffer._store, CompressedStore)
     return buffer._store
 
@@ -61,7 +61,7 @@ def seconds(call: Callable[[], object], clock: Callable[[], float] = time.perf_c
 
 
 def measure(buffer: EpisodeReplayBuffer) -> dict[str, object]:
-    """Return times of one thread, of two, of decoding a chunk, and of the part of that without the lock."""
+    """Return times of one thread, of two, of decoding a chunk, and of the part of that outside the lock."""
     whole, halves = buffer.sample(WINDOWS), [buffer.sample(WINDOWS // 2) for _ in range(2)]
     buffers, chance = [with_own_codec(buffer) for _ in range(2)], [np.random.default_rng(i) for i in range(2)]
 
