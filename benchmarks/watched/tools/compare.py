@@ -153,38 +153,41 @@ def judge(folder: Path, lines: Path, table: Path) -> None:
 
 
 TEXT = """\
-# What memory tools tell of five leaks
+# Memory tools compared on five leaks
 
-`benchmarks/watched/tools/program.py` trains, and leaks in one of five ways: a list of losses keeps graphs, a
-view of one byte pins its array, a dict keeps tensors (all three in attributes of a trainer that is a local
-variable of `main`), a C library loses what it allocates, and files stay open (one in ten steps).
+`benchmarks/watched/tools/program.py` trains with one of five leaks. A list of losses keeps graphs, a view of
+one byte pins its array, or a dict keeps tensors, each in an attribute of a trainer that is a local variable
+of `main`. The other two are memory lost by a C library, and files that stay open (one in ten steps).
 
     python benchmarks/watched/tools/compare.py run <folder>
     python benchmarks/watched/tools/compare.py judge <folder> tools.jsonl tools.md
 
-{versions}, Python {python}; one run after another on one core, which other programs used too; a run is ended
-after {seconds:.0f} s. Code decides every cell from the tool's own output; `tools.jsonl` has the numbers.
+{versions}, Python {python}. The runs used one core in turn, shared with other programs, and were stopped
+after {seconds:.0f} s. Code computes every cell from the tool's own output. `tools.jsonl` contains the
+numbers.
 
-- **none**: what is said of the program without a leak.
-- **verdict**: it says that something leaks, and does not say so of the program without a leak.
-- **line**: the leaking line is in what it names, or in the stack of one of its three largest allocations.
-- **holder**: it names the attribute that holds what leaks; native memory and files have none.
-- **rate**: it says how fast it grows.
-- **%**: what it attributes to the leak, of what truly leaks (by `mallinfo2`, or open files).
-- **CPU time**: times that of the program alone without a leak; without a leak, to the most of all columns.
+- **none**: the report on the program without a leak.
+- **verdict**: the tool reports a leak, and reports none for the program without a leak.
+- **line**: the leaking line is reported, or is in the stack of one of the three largest allocations.
+- **holder**: the tool reports the attribute with the leaked objects. Native memory and files have no such
+  attribute.
+- **rate**: the tool reports the growth rate.
+- **%**: the reported share of the true leak (measured by `mallinfo2` or open files).
+- **CPU time**: relative to the program without tool and leak. The first number is without a leak, the second
+  is the maximum over all columns.
 
 {rows}
 
-What each is better at than reverie-watch, and where that failed:
+Strengths compared with reverie-watch, and failures:
 
-- **memray** is better at lines: each allocation with its stack, native ones too, after 1,000 steps. Ask it
-  for the peak: at the exit, what a local variable of `main` held is free.
-- **tracemalloc** is better at being there, in Python itself. Of a tensor it sees the object, not its bytes.
-- **pytest-memray** is better at a gate: a test that leaks fails, for native leaks too (`--stacks=60`).
-- **filprofiler** is better at a picture: a flame graph of lines at the peak, of all that is allocated.
-- **Scalene** has CPU time by line as well. Two of its three runs stood still: 2 s of CPU time in 240 s.
-- **reverie-watch** needs a minute of the program for a verdict; the others list what is there at any time.
-  It names a line only with `--trace`, and of native memory no stack.
+- **memray** reports lines better: each allocation with its stack, including native ones, after 1,000 steps.
+  Use its report of the peak, because objects in local variables of `main` are freed before the exit.
+- **tracemalloc** is part of Python. For tensors, it counts the object but not its data.
+- **pytest-memray** is the better gate: tests fail on leaks, including native ones (`--stacks=60`).
+- **filprofiler** has the better picture: a flame graph of all allocations at the peak.
+- **Scalene** also reports CPU time by line. Two of its three runs stalled with 2 s of CPU time in 240 s.
+- **reverie-watch** needs a minute of runtime for a verdict, while the others list live memory at any time. It
+  reports lines only with `--trace`, and no stacks for native memory.
 """
 
 
