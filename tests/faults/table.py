@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
             outcome = outcomes[name] = outcome_of(Path(runs) / name, name)
             rows.append(f"| {' | '.join(cells(name, outcome))} |")
             print(rows[-1], flush=True)
-    head = "| fault or decoy | what it does | verdict | named | found, steps after the first update |"
+    head = "| Fault or decoy | Description | Verdict | Reported holder | Steps from first update to finding |"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "leak_zoo.md").write_text("\n".join([head, "|---|---|---|---|---|", *rows]) + "\n")
     facts = {name: {**asdict(outcome), "text": None} for name, outcome in outcomes.items()}
