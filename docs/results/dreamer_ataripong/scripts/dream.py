@@ -1,0 +1,50 @@
+"""Draw the game next to the dream of it as an animation: dream.py <file.gif> [<run>] [<seed>].
+
+The agent plays. Game and dream start at the same frame and receive the same actions; the dream restarts from
+the game every `HORIZON` steps. Each pixel of 64 x 64 becomes 4 x 4 equal ones, without smoothing.
+"""
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from reverie.config.schema import Device
+from reverie.orchestration.trained import load_agent
+from reverie.play import DreamSession
+from reverie.play.session import dreamer_with_pictures
+from reverie.utils.video import save_video, upscale
+
+HORIZON = 45
+"""Steps of a dream: three seconds of Pong."""
+
+SKIPPED = 1
+"""Times that the agent plays 100 hidden steps first, so that the ball is in play."""
+
+STEPS, SCALE, GAP, FPS = 150, 4, 2, 15
+
+
+def draw(path: Path, run: str, seed: int) -> None:
+    """Write the animation."""
+    found, agent, _ = load_agent(run, Device.cpu)
+    workflow, image = dreamer_with_pictures(agent, run)
+    frames: list[np.ndarray] = []
+    with closing(DreamSession(workflow, found.env, image, HORIZON)) as session:
+        session.restart(seed)
+        for _ in range(SKIPPED):
+            session.skip()
+        for _ in range(STEPS):
+            pictures = session.step(None).pictures
+            game, dream, _ = np.split(pictures, 3, axis=1)
+            gap = np.full((len(game), GAP, game.shape[2]), 255, np.uint8)
+            frames.append(upscale(np.concatenate([game, gap, dream], axis=1), SCALE))
+    save_video(path, frames, FPS)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("run", nargs="?", default="pretrained:pong")
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    draw(**vars(parser.parse_args()))
