@@ -1,7 +1,7 @@
 """Measure what an update of several ranks is made of, and print what a model makes of it.
 
 OMP_NUM_THREADS=1 python scaling_terms.py measure <out.json>       some 10 minutes on one core
-python scaling_terms.py table <out.json>                           the tables of docs/scaling.md
+python scaling_terms.py table <out.json>                           the tables of docs/performance.md
 
 Every rank has one thread. Ranks that share a core take turns on it, so an exchange between them also costs
 the change from one to the other.
