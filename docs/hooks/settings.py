@@ -25,17 +25,17 @@ _TRIED = (-(10**7), 0, 1, 10**7)  # a value out of bounds is answered with them
 _BOUNDS = re.compile(r"must be ((?:at least|at most|in [\[(]|[<>]).*?), got ")
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,]*),\s*([^}]*)\}")
 _SETTINGS_HEAD = """\
-# Settings
+# Configuration
 
-Every setting of a run, typed as `key=value` behind `reverie-train`; made from the dataclasses in `src/`. A
-default is what stands there; [presets](presets.md) change it. `reverie-train experiment=<name> --cfg job`
-shows the values of a run.
+Every setting of a run, given as `key=value` to `reverie-train`. `make docs` builds this page from the
+dataclasses in `src/`. [Presets](presets.md) change the defaults shown here.
+`reverie-train experiment=<name> --cfg job` prints the values of a run.
 """
 _PRESETS_HEAD = """\
 # Presets
 
-What each preset changes of the [defaults](settings.md); made from the composed configurations. An experiment
-is chosen by `experiment=<name>`, a choice of a group by `<group>=<choice>`.
+The values that each preset changes from the [defaults](settings.md), built from the composed configurations.
+Select an experiment by `experiment=<name>`, and a choice of a group by `<group>=<choice>`.
 """
 
 

@@ -1,11 +1,13 @@
-"""What MkDocs does besides: pages made from the code, and links to files that are not part of the site."""
+"""Build pages from the code, rewrite links to files outside of the site, and render math as MathML."""
 
+import html
 import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -13,6 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from settings import presets_page, settings_page
 
 _ROOT = Path(__file__).parents[2]
+_MATH = re.compile(
+    r'<(?P<tag>div|span) class="arithmatex">\\[\[(](?P<tex>.*?)\\[\])]</(?P=tag)>', re.DOTALL
+)
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -38,3 +43,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"`{path}`" if text.strip("`") in (target, str(path)) else f"{text} (`{path}`)"
 
     return _LINK.sub(rewrite, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Replace the TeX that arithmatex has marked by MathML, which browsers render without a script."""
+
+    def render(found: re.Match[str]) -> str:
+        display = "block" if found["tag"] == "div" else "inline"
+        return convert(html.unescape(found["tex"]).strip(), display=display)
+
+    return _MATH.sub(render, content)
