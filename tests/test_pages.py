@@ -151,6 +151,36 @@ def test_the_python_of_a_page_runs(page: str, empty_folder: Path) -> None:
             exec(text.replace("total_timesteps=13_000", "total_timesteps=24, model='debug'"), space)
 
 
+WIDTH = 110
+
+
+def prose(page: str) -> Iterator[str]:
+    """Yield the lines of a page that an editor wraps: no code, equations, tables, headings and images."""
+    text = re.sub(r"^( *)(```|\$\$).*?^\1\2$", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    return (line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "![", "[![")))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_prose_of_a_page_wraps_at_one_width(page: str) -> None:
+    too_long = [line for line in prose(page) if len(line) > WIDTH]
+    assert [line for line in too_long if " " in line.strip().removeprefix("- ")] == []
+
+
+def test_the_readme_fits_on_a_few_screens_and_an_algorithm_page_on_two() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+    pages = sorted((ROOT / "docs" / "algorithm").glob("*.md"))
+    assert {f"docs/algorithm/{page.name}" for page in pages} <= set(PAGES)
+    assert all(len(page.read_text().splitlines()) <= 120 for page in pages)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "algorithm/" in page or "architecture" in page])
+def test_the_files_that_explain_the_code_name_files_that_exist(page: str) -> None:
+    named = set(re.findall(r"`([\w.]+/[\w./]+)`", (ROOT / page).read_text()))
+    assert named
+    roots = (ROOT, ROOT / "src", ROOT / "packages" / "heapwatch" / "src", ROOT / "src" / "orchestration")
+    assert {name for name in named if not any((root / name).exists() for root in roots)} == set()
+
+
 def test_each_setting_is_once_on_its_page_with_its_meaning() -> None:
     page = HOOK["settings_page"]()
     rows = re.findall(r"^\| `([\w.]+)` \| ([^|]+) \| `(.*?)` \| (.*?) \| (.*) \|$", page, re.MULTILINE)
