@@ -15,9 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from settings import presets_page, settings_page
 
 _ROOT = Path(__file__).parents[2]
-_MATH = re.compile(
-    r'<(?P<tag>div|span) class="arithmatex">\\[\[(](?P<tex>.*?)\\[\])]</(?P=tag)>', re.DOTALL
-)
+_MATH = re.compile(r'<(?P<tag>div|span) class="arithmatex">\\[\[(](?P<tex>.*?)\\[\])]</(?P=tag)>', re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
