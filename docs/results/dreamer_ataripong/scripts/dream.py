@@ -1,7 +1,8 @@
 """Draw the game next to the dream of it as an animation: dream.py <file.gif> [<run>] [<seed>].
 
 The agent plays. Game and dream start at the same frame and receive the same actions; the dream restarts from
-the game every `HORIZON` steps. Each pixel of 64 x 64 becomes 4 x 4 equal ones, without smoothing.
+the game every `HORIZON` steps. Each pixel of 64 x 64 becomes 4 x 4 equal ones, without smoothing. All frames
+share one palette, which keeps the file small.
 """
 
 import argparse
@@ -9,12 +10,13 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from reverie.config.schema import Device
 from reverie.orchestration.trained import load_agent
 from reverie.play import DreamSession
 from reverie.play.session import dreamer_with_pictures
-from reverie.utils.video import save_video, upscale
+from reverie.utils.video import upscale
 
 HORIZON = 45
 """Steps of a dream: three seconds of Pong."""
@@ -22,7 +24,7 @@ HORIZON = 45
 SKIPPED = 1
 """Times that the agent plays 100 hidden steps first, so that the ball is in play."""
 
-STEPS, SCALE, GAP, FPS = 150, 4, 2, 15
+STEPS, SCALE, GAP, FPS, COLORS = 135, 4, 2, 15, 64
 
 
 def draw(path: Path, run: str, seed: int) -> None:
@@ -38,8 +40,13 @@ def draw(path: Path, run: str, seed: int) -> None:
             pictures = session.step(None).pictures
             game, dream, _ = np.split(pictures, 3, axis=1)
             gap = np.full((len(game), GAP, game.shape[2]), 255, np.uint8)
-            frames.append(upscale(np.concatenate([game, gap, dream], axis=1), SCALE))
-    save_video(path, frames, FPS)
+            frames.append(np.concatenate([game, gap, dream], axis=1))
+    palette = Image.fromarray(np.concatenate(frames)).quantize(COLORS)
+    images = [
+        Image.fromarray(upscale(frame, SCALE)).quantize(palette=palette, dither=Image.Dither.NONE)
+        for frame in frames
+    ]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=1000 // FPS, loop=0)
 
 
 if __name__ == "__main__":
