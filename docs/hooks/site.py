@@ -50,4 +50,7 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
         display = "block" if found["tag"] == "div" else "inline"
         return convert(html.unescape(found["tex"]).strip(), display=display)
 
-    return _MATH.sub(render, content)
+    rendered = _MATH.sub(render, content)
+    if 'class="arithmatex"' in rendered:
+        raise PluginError(f"{page.file.src_uri} has math that is not rendered")
+    return rendered
