@@ -50,6 +50,7 @@ LENGTH = (
         ("dreamer_ataripong", Suite.atari, [200_000, 32.0, 8, 16, 8, 200_000, 64, 512, 8, True]),
         ("dreamer_atari100k", Suite.atari, [100_000, 32.0, 8, 16, 4, 100_000, 64, 512, 8, True]),
         ("dreamer_incident", Suite.atari, [100_000, 2.0, 8, 50, 8, 50_000, 64, 512, 8, True]),
+        ("fast_atari100k", Suite.atari, [100_000, 64.0, 8, 16, 8, 110_000, 64, 512, 8, True]),
     ],
 )
 def test_an_atari_experiment_is_small_on_a_cpu(experiment: str, suite: Suite, expected: list[Any]) -> None:
@@ -122,6 +123,38 @@ def test_atari_100k_keeps_the_constants_of_the_reference_code() -> None:
         "env.noop_max",
         "env.sticky_actions",
     ) == [1.0, 0.1, 1.0, 15, 333.0, 0.95, 3e-4, 1088, 30, 0.0]
+
+
+def test_fast_atari100k_plays_by_the_protocol_of_the_reference_code() -> None:
+    """`env.atari100k` in configs.yaml of danijar/dreamerv3 at e3f0224, and defaults of its wrapper.
+
+    tests/envs/test_atari.py plays by what no setting changes, such as lives and RGB.
+    """
+    config = typed(composed("experiment=fast_atari100k", "env.game=boxing", "device=cpu"), DreamerTrainConfig)
+    assert (config.name, config.env.game) == ("fast_atari100k_boxing", "boxing")
+    protocol = {
+        "env.suite": Suite.atari,
+        "env.action_repeat": 4,
+        "env.image_size": 64,
+        "env.noop_max": 30,
+        "env.sticky_actions": 0.0,
+        "env.full_action_space": False,
+        "env.max_episode_frames": 108_000,
+        "training.total_timesteps": 100_000,
+    }
+    assert dict(zip(protocol, values(config, *protocol), strict=True)) == protocol
+    assert config.training.total_timesteps * config.env.action_repeat == 400_000
+    assert config.training.planned_updates == 49_457
+
+
+def test_fast_atari100k_has_the_same_settings_for_every_game_and_device() -> None:
+    pong, freeway = (
+        composed("experiment=fast_atari100k", f"env.game={game}", f"device={device}")
+        for game, device in (("pong", "cpu"), ("freeway", "cuda"))
+    )
+    assert (freeway.env.game, freeway.device) == ("freeway", Device.cuda)
+    freeway.name, freeway.env.game, freeway.device = pong.name, pong.env.game, pong.device
+    assert OmegaConf.to_container(freeway, resolve=True) == OmegaConf.to_container(pong, resolve=True)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 import itertools
 
+import ale_py
 import numpy as np
+import pytest
+from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
@@ -81,3 +84,52 @@ def test_pong_loses_points_of_minus_one() -> None:
     rewards = [float(arrival.reward[0]) for arrival in play(EnvConfig(), actions)]
     assert set(rewards) == {0.0, -1.0}
     assert rewards.count(-1.0) < 5
+
+
+def area_weights(size: int, shrunk: int = 64) -> NDArray[np.float64]:
+    """(shrunk, size): the share of each pixel in each of the fewer, larger pixels."""
+    edges = np.arange(shrunk + 1)[:, None] * size / shrunk
+    pixels = np.arange(size)
+    overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
+    return overlap.clip(0) * shrunk / size
+
+
+def shrink(screen: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Average areas of a (height, width, 3) screen into (64, 64, 3)."""
+    rows, columns = map(area_weights, screen.shape[:2])
+    return np.stack([rows @ screen[..., channel] @ columns.T for channel in range(3)], axis=-1)
+
+
+@pytest.mark.parametrize("game", ["breakout", "kangaroo"])
+def test_a_game_follows_the_protocol_of_atari_100k(game: str) -> None:
+    """One emulator, played as `embodied/envs/atari.py` of danijar/dreamerv3 does (e3f0224, env.atari100k).
+
+    The minimal action set without sticky actions, four frames an action, the maximum of the last two in RGB,
+    the sum of unclipped rewards, and an end at game over, whatever lives are lost before. Only the resize
+    differs (docs/differences.md).
+    """
+    emulator = ale_py.ALEInterface()
+    emulator.setInt("random_seed", episode_seed(0, 0, 0))
+    emulator.setFloat("repeat_action_probability", 0.0)
+    emulator.loadROM(str(roms.get_rom_path(game)))
+    emulator.reset_game()
+    actions = emulator.getMinimalActionSet()
+    chosen = np.random.default_rng(0).integers(len(actions), size=600)
+    first, *arrivals = play(
+        EnvConfig(game=game, noop_max=0), np.eye(len(actions), dtype=np.float32)[chosen, None]
+    )
+    np.testing.assert_allclose(first.observation["image"][0], shrink(emulator.getScreenRGB()), atol=0.5)
+    lives = emulator.lives()
+    for step, (choice, arrival) in enumerate(zip(chosen, arrivals, strict=True)):
+        reward, screens = 0, []
+        while len(screens) < 4 and not emulator.game_over():
+            reward += emulator.act(actions[choice])
+            screens.append(emulator.getScreenRGB())
+        is_over = emulator.game_over()
+        assert (arrival.reward[0], arrival.is_last[0], arrival.is_terminal[0]) == (reward, is_over, is_over)
+        if is_over:
+            break
+        if step % 10 == 0:
+            seen = np.maximum(*screens[-2:])
+            np.testing.assert_allclose(arrival.observation["image"][0], shrink(seen), atol=0.5)
+    assert lives > 1 and emulator.game_over(), "lives were lost before the end"
