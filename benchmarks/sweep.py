@@ -226,7 +226,7 @@ def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": str(cpus)},
-            preexec_fn=_stop_with_parent if sys.platform == "linux" else None,
+            preexec_fn=stop_with_parent if sys.platform == "linux" else None,
             check=False,
         )
     return ended.returncode, last_metrics(Path(folder), last)
@@ -243,6 +243,6 @@ def last_metrics(folder: Path, last: int) -> dict[str, float]:
     return found
 
 
-def _stop_with_parent() -> None:
+def stop_with_parent() -> None:
     """Make the system send SIGTERM, on which a run saves and exits, when the worker dies."""
     ctypes.CDLL(None).prctl(_ON_PARENT_DEATH, signal.SIGTERM)

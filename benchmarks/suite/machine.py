@@ -13,6 +13,8 @@ import torch
 from reverie import __version__
 
 _CPU_INFO = Path("/proc/cpuinfo")
+# Results that a benchmark has just written do not change what the next one measures.
+_NO_RESULTS = ("--", ":/", ":(exclude,top)docs/results")
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the checkout, with a + after local changes, or `None` outside a checkout."""
+    """Return the commit, with a + if files other than results differ; `None` outside a checkout."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -48,6 +50,8 @@ def _commit() -> str | None:
         ).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain") else "")
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+" if git("status", "--porcelain", *_NO_RESULTS) else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -1,0 +1,224 @@
+"""The run of one row: its folders, its state, training, evaluation and the raw data it leaves."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import zstandard
+from filelock import FileLock, Timeout
+from omegaconf import OmegaConf
+
+from benchmarks.queue.rows import Evaluation, Row
+from benchmarks.suite.load import read_load
+from benchmarks.suite.machine import machine_facts
+from benchmarks.sweep import stop_with_parent
+from reverie.checkpoints.run_folder import CONFIG_FILE
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.saved import read_config
+from reverie.config.schema import Compile, TrainConfig
+from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
+from reverie.utils.durable_io import fsync_dir, parse_json, read_json, replace_file, replacing, write_file
+from reverie.utils.errors import UserError
+from reverie.utils.logging import read_lines
+from reverie.utils.logging.json_lines import COMPRESSED
+from reverie.utils.logging.writer import METRICS_FILE
+
+RUN_FILE = "run.json"
+EVALUATION_FILE = "evaluation.json"
+_TRAIN = "from reverie.commands.command_line import main; main()"
+_EVALUATE = "from reverie.commands.evaluate import main; main()"
+_POLL_SECONDS = 20.0
+_ZSTD_LEVEL = 19
+
+
+class Stop:
+    """A signal handler that forwards every signal to the child; the first one also ends the queue."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, number: int, _: object) -> None:
+        """Forward a signal; training saves a checkpoint and exits."""
+        self.requested = True
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A row with its folders."""
+
+    row: Row
+    evaluation: Evaluation
+    runs: Path
+    """Absolute folder of all run folders."""
+
+    results: Path
+    """Absolute folder of all raw data."""
+
+    @property
+    def run(self) -> Path:
+        """The run folder."""
+        return self.runs / self.row.name
+
+    @property
+    def result(self) -> Path:
+        """The folder of the raw data, which exists once the row is done."""
+        return self.results / self.row.name
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the raw data are there."""
+        return (self.result / RUN_FILE).exists()
+
+    @property
+    def lock(self) -> FileLock:
+        """The lock of the queue that works on this row."""
+        return FileLock(self.runs / f"{self.row.name}.lock")
+
+    @property
+    def sessions_file(self) -> Path:
+        """What each start of a process has used; it is up to date even after a kill."""
+        return self.runs / f"{self.row.name}.sessions.json"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a queue works on this row now."""
+        if not self.runs.exists():
+            return False
+        with suppress(Timeout), self.lock.acquire(timeout=0):
+            return False
+        return True
+
+    @property
+    def last_step(self) -> int | None:
+        """The last logged step of the run; None without a log."""
+        file = self.run / METRICS_FILE
+        lines = list(read_lines(file)) if file.exists() else []
+        return int(lines[-1]["step"]) if lines else None
+
+
+def train(job: Job, stop: Stop) -> int:
+    """Train or resume a row; return the exit code of `reverie-train`.
+
+    Raises:
+        UserError: If the row has a mistake, or the run folder belongs to other settings.
+    """
+    [composed] = compose_jobs(job.row.settings)
+    is_new = not (job.run / CONFIG_FILE).exists()
+    if is_new:
+        job.sessions_file.unlink(missing_ok=True)
+    else:
+        _require_same(job, typed(composed))
+    place = [*job.row.settings, f"run_dir={job.row.name}"] if is_new else [f"resume={job.row.name}"]
+    with (job.runs / f"{job.row.name}.log").open("ab") as log:
+        return _run(job, "training", [_TRAIN, *place], stop, log, log)
+
+
+def evaluate(job: Job, stop: Stop) -> dict[str, Any] | None:
+    """Play fresh episodes with the trained policy and return what `reverie-evaluate` prints.
+
+    None if it was stopped.
+    """
+    config, limit = read_config(job.run / CONFIG_FILE), job.evaluation.max_frames
+    settings = [f"run={job.row.name}", f"episodes={job.evaluation.episodes}", "policy=sample", "device=cpu"]
+    if limit is not None:
+        settings.append(f"max_steps={limit // config.env.action_repeat}")
+    output = job.runs / f"{job.row.name}.evaluation.json"
+    with output.open("wb") as printed, (job.runs / f"{job.row.name}.log").open("ab") as log:
+        exit_code = _run(job, "evaluation", [_EVALUATE, *settings], stop, printed, log)
+    if stop.requested:
+        return None
+    if exit_code != 0:
+        raise UserError(f"the evaluation of {job.row.name} ended with exit code {exit_code}: see {log.name}.")
+    return parse_json(output.read_bytes())
+
+
+def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) -> None:
+    """Write the raw data of a finished or failed run, all of it or nothing."""
+    log = list(read_lines(job.run / METRICS_FILE))
+    sessions = read_json(job.sessions_file)
+    updates = [line["train/updates"] for line in log if "train/updates" in line]
+    training = [session for session in sessions if session["what"] == "training"]
+    found = {
+        "name": job.row.name,
+        "arguments": job.row.settings,
+        "exit_code": exit_code,
+        "steps": log[-1]["step"],
+        "updates": int(updates[-1]) if updates else 0,
+        "core_hours": round(sum(session["core_seconds"] for session in training) / 3600, 3),
+        "sessions": sessions,
+    }
+    metrics = (job.run / METRICS_FILE).read_bytes()
+    job.results.mkdir(parents=True, exist_ok=True)
+    with replacing(job.result) as folder:
+        folder.mkdir()
+        write_file(folder / CONFIG_FILE, [(job.run / CONFIG_FILE).read_bytes()])
+        write_file(
+            folder / (METRICS_FILE + COMPRESSED), [zstandard.ZstdCompressor(_ZSTD_LEVEL).compress(metrics)]
+        )
+        if evaluation is not None:
+            write_file(folder / EVALUATION_FILE, [json.dumps(evaluation).encode() + b"\n"])
+        write_file(folder / RUN_FILE, [json.dumps(found, indent=1).encode() + b"\n"])
+        fsync_dir(folder)
+    fsync_dir(job.results)
+
+
+def is_failure(exit_code: int) -> bool:
+    """Return whether a run failed for good: its losses were not finite twice, which a resume repeats."""
+    return exit_code == NONFINITE_EXIT_CODE
+
+
+def _require_same(job: Job, asked: TrainConfig) -> None:
+    """Refuse a run folder that was started with other settings than the row has."""
+    saved, wanted = read_config(job.run / CONFIG_FILE), OmegaConf.structured(asked)
+    for each in (saved, wanted):
+        # A run decides on these itself.
+        each.resume, each.run_dir, each.compile, each.threads = None, None, Compile.auto, None
+    if saved != wanted:
+        raise UserError(
+            f"{job.run} was started with other settings than {job.row.name} has in the list. "
+            "Delete that folder, or choose another runs=."
+        )
+
+
+def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes], errors: IO[bytes]) -> int:
+    """Run Python with one thread in the folder of the runs, and keep count of what it uses."""
+    sessions = read_json(job.sessions_file) if job.sessions_file.exists() else []
+    session = {"what": what, **machine_facts(torch.device("cpu"))}
+    sessions.append(session)
+    before = read_load()
+    # In a session of its own, for Ctrl-C must reach it only once, and by this process.
+    process = stop.child = subprocess.Popen(
+        [sys.executable, "-c", *words],
+        cwd=job.runs,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        preexec_fn=stop_with_parent if sys.platform == "linux" else None,
+    )
+    if stop.requested:  # between two processes
+        process.terminate()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_POLL_SECONDS)
+        now = read_load()
+        session |= {
+            "core_seconds": round(now.own - before.own, 1),
+            "wall_seconds": round(now.clock - before.clock, 1),
+            "exit_code": process.returncode,
+        }
+        replace_file(job.sessions_file, [json.dumps(sessions).encode()])
+        if process.returncode is not None:
+            return process.returncode

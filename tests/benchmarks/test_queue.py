@@ -1,0 +1,260 @@
+"""The queue: one row after another, stopped at any moment, resumed exactly, and its raw data."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ale_py import roms
+from filelock import FileLock
+
+from benchmarks.queue.command import main
+from benchmarks.queue.rows import read_rows
+from reverie.checkpoints.checkpoint import list_checkpoints
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.saved import read_config
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.utils.logging import read_lines
+
+from ..runs.helpers import CATCH, error_of, identity, start
+
+ROOT = Path(__file__).parents[2]
+LISTS = ROOT / "benchmarks"
+CORE = min(os.sched_getaffinity(0))
+CATCH_ROW = [
+    *(setting for setting in CATCH if not setting.startswith(("experiment=", "device="))),
+    "training.total_timesteps=600",
+    "training.video_interval=0",
+    "logger.tensorboard=false",
+]
+GAMES = (
+    "alien amidar assault asterix bank_heist battle_zone boxing breakout chopper_command crazy_climber "
+    "demon_attack freeway frostbite gopher hero jamesbond kangaroo krull kung_fu_master ms_pacman pong "
+    "private_eye qbert road_runner seaquest up_n_down"
+).split()
+
+
+def write_list(path: Path, *rows: dict[str, Any], max_frames: int | None = None) -> Path:
+    evaluation = {"episodes": 3, "max_frames": max_frames}
+    path.write_text(json.dumps({"evaluation": evaluation, "rows": rows}))
+    return path
+
+
+def catch_row(name: str = "catch", *more: str) -> dict[str, Any]:
+    return {"name": name, "experiment": "dreamer_catch", "overrides": [*CATCH_ROW, *more], "seed": 1}
+
+
+def arguments(folder: Path, rows: Path) -> list[str]:
+    return [f"runs={folder / 'runs'}", f"rows={rows}", f"results={folder / 'results'}", f"core={CORE}"]
+
+
+@pytest.fixture(autouse=True)
+def own_cores() -> Any:
+    """The queue pins the process that calls it."""
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+def started(words: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.queue", *words]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def wait_for_updates(run: Path) -> None:
+    file = run / "metrics.jsonl"
+    for _ in range(1200):
+        if file.exists() and any("train/updates" in line for line in read_lines(file)):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{run} has made no update within a minute")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_queue_resumes_the_run_and_ends_as_if_it_never_stopped(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_list(tmp_path / "rows.yaml", catch_row())
+    words, run = arguments(tmp_path, rows), tmp_path / "runs" / "catch"
+    queue = started(words)
+    wait_for_updates(run)
+    os.killpg(queue.pid, number)
+    output, _ = queue.communicate(timeout=60)
+    assert queue.returncode == RESUME_ME_EXIT_CODE, output
+    [*_, newest] = list_checkpoints(run)
+    assert 0 < newest.step < 600
+    assert (
+        output.splitlines()[-1] == f"stopped: catch is at step {newest.step}. The same command continues it."
+    )
+    assert not (tmp_path / "results").exists()
+    main([*words, "show=true"])
+    assert capsys.readouterr().out == f"catch  interrupted: step {newest.step}\n1 row: 1 interrupted\n"
+
+    main(words)
+    alone = start(tmp_path / "alone", *catch_settings(), "device=cpu")
+    assert identity(run) == identity(alone)
+    check_raw_data(tmp_path / "results" / "catch", run)
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1] == "1 row: 1 done, not committed"
+
+    # What is done is not done again, even if its run folder is lost.
+    (run / "metrics.jsonl").unlink()
+    main(words)
+    assert "training in" not in capsys.readouterr().out
+
+
+def catch_settings() -> list[str]:
+    return ["experiment=dreamer_catch", *CATCH_ROW, "seed=1"]
+
+
+def check_raw_data(result: Path, run: Path) -> None:
+    assert sorted(path.name for path in result.parent.iterdir()) == [result.name]
+    assert sorted(path.name for path in result.iterdir()) == [
+        "config.yaml",
+        "evaluation.json",
+        "metrics.jsonl.zst",
+        "run.json",
+    ]
+    config = read_config(result / "config.yaml")
+    assert (config.run_dir, config.threads, config.seed) == ("catch", 1, 1)
+    assert list(read_lines(result / "metrics.jsonl")) == list(read_lines(run / "metrics.jsonl"))
+    evaluation = json.loads((result / "evaluation.json").read_text())
+    assert (evaluation["policy"], evaluation["step"]) == ("sample", 600)
+    assert len(evaluation["returns"]) == 3
+    found = json.loads((result / "run.json").read_text())
+    assert (found["exit_code"], found["steps"], found["updates"]) == (0, 600, 140)
+    assert found["arguments"] == [*catch_settings(), "device=cpu"]
+    sessions = found["sessions"]
+    assert [(each["what"], each["exit_code"]) for each in sessions] == [
+        ("training", RESUME_ME_EXIT_CODE),
+        ("training", 0),
+        ("evaluation", 0),
+    ]
+    assert all(each["cpu"] and each["commit"] and each["torch"] for each in sessions)
+    spent = sum(each["core_seconds"] for each in sessions[:2])
+    assert spent > 5 and found["core_hours"] == round(spent / 3600, 3)
+    assert str(run.parent) not in "".join(path.read_text() for path in result.glob("*[nl]"))
+
+
+def test_rows_that_another_queue_trains_are_skipped_and_a_killed_queue_takes_its_run_along(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forever = catch_row("forever", "training.total_timesteps=1000000")
+    rows = write_list(tmp_path / "rows.yaml", forever, catch_row("other", "env.num_envs=2"))
+    words, runs = arguments(tmp_path, rows), tmp_path / "runs"
+    queue = started(words)
+    wait_for_updates(runs / "forever")
+    with FileLock(runs / "other.lock"):
+        main(words)
+    assert capsys.readouterr().out.splitlines()[-1] == "2 rows: 1 running, 1 waiting"
+    queue.kill()
+    queue.communicate(timeout=60)
+    with FileLock(runs / "forever" / ".lock").acquire(timeout=30):
+        assert list_checkpoints(runs / "forever"), "SIGTERM lets the run save"
+
+
+def test_a_run_folder_with_other_settings_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_list(tmp_path / "rows.yaml", catch_row())
+    other = [each for each in catch_settings() if "learning_starts" not in each]
+    start(tmp_path / "runs" / "catch", *other, "training.total_timesteps=40")
+    capsys.readouterr()
+    message = error_of(capsys, lambda: main(arguments(tmp_path, rows)), has_output=True)
+    assert message == (
+        f"{tmp_path / 'runs' / 'catch'} was started with other settings than catch has in the list. "
+        "Delete that folder, or choose another runs=."
+    )
+
+
+def test_a_run_that_cannot_start_ends_the_queue_with_the_place_of_its_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write_list(tmp_path / "rows.yaml", catch_row("large", "buffer.memory_budget_gib=1e-6"))
+    message = error_of(capsys, lambda: main(arguments(tmp_path, rows)), has_output=True)
+    log = tmp_path / "runs" / "large.log"
+    assert message == f"large ended with exit code 2: see {log}. The same command resumes it."
+    assert "buffer.memory_budget_gib" in log.read_text()
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "runs is missing: give a folder outside the checkout, as in runs=../runs."),
+        (
+            [f"runs={ROOT / 'runs'}"],
+            f"runs={ROOT / 'runs'} is inside the checkout. Choose a folder outside of it.",
+        ),
+        (["runs=../runs", "rows=none.yaml"], "rows=none.yaml cannot be read: No such file or directory."),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_created(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert error_of(capsys, lambda: main(words)) == message
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"name": "a", "experiment": "x", "seed": 1, "sed": 2}], "is not a list of runs: Key 'sed'"),
+        ([{"name": "a", "experiment": "x"}], "has missing mandatory value: seed."),
+        ([catch_row(), catch_row()], "has catch 2 times. Names must be unique."),
+        ([catch_row("a/b")], "'a/b' cannot name a folder. Use letters, digits and _."),
+    ],
+)
+def test_a_list_with_a_mistake_is_refused(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str], rows: list[dict[str, Any]], message: str
+) -> None:
+    path = write_list(empty_folder / "rows.yaml", *rows)
+    assert message in error_of(capsys, lambda: main(["runs=../runs", f"rows={path}", "show=true"]))
+
+
+def test_the_games_are_all_26_in_the_order_of_a_seeded_shuffle() -> None:
+    shuffled = sorted(GAMES)
+    random.Random(0).shuffle(shuffled)
+    listed = read_rows(LISTS / "atari100k.yaml")
+    assert [(row.overrides, row.seed) for row in listed.rows] == [
+        *(([f"env.game={game}"], 1) for game in shuffled),
+        (["env.game=pong"], 2),
+        (["env.game=pong"], 3),
+    ]
+    for row in listed.rows:
+        game = row.overrides[0].removeprefix("env.game=")
+        assert row.name == f"{game}_seed_{row.seed}"
+        assert game in roms.get_all_rom_ids()
+    assert (listed.evaluation.episodes, listed.evaluation.max_frames) == (30, 27_000)
+
+
+@pytest.mark.parametrize("name", ["atari100k", "atari100k_choice"])
+def test_every_row_of_a_committed_list_composes_and_is_one_run_of_100000_steps(name: str) -> None:
+    listed = read_rows(LISTS / f"{name}.yaml")
+    for row in listed.rows:
+        [job] = compose_jobs(row.settings)
+        assert typed(job).training.total_timesteps == 100_000
+    assert name != "atari100k_choice" or len(listed.rows) <= 12
+
+
+def test_scripts_next_to_the_queue_find_the_queue_of_the_standard_library() -> None:
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.path.insert(0, 'benchmarks'); import queue; print(queue.Queue)",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout == "<class 'queue.Queue'>\n"
