@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
+import reverie
 from benchmarks.queue.jobs import (
     EVALUATION_FILE,
     RUN_FILE,
@@ -96,6 +97,11 @@ def run_queue(jobs: list[Job], core: int) -> None:
         SystemExit: With exit code 75 if it was stopped.
         UserError: If training or evaluation cannot continue.
     """
+    if not Path(reverie.__file__).resolve().is_relative_to(ROOT):
+        raise UserError(
+            f"reverie is imported from {reverie.__file__}, but its commit is read in {ROOT}. "
+            "Install this checkout by `pip install -e .` in an environment of its own."
+        )
     jobs[0].runs.mkdir(parents=True, exist_ok=True)
     try:
         os.sched_setaffinity(0, {core})

@@ -33,6 +33,7 @@ from reverie.utils.logging.writer import METRICS_FILE
 
 RUN_FILE = "run.json"
 EVALUATION_FILE = "evaluation.json"
+_TRAINING = "training"
 _TRAIN = "from reverie.commands.command_line import main; main()"
 _EVALUATE = "from reverie.commands.evaluate import main; main()"
 _POLL_SECONDS = 20.0
@@ -108,20 +109,23 @@ class Job:
 
 
 def train(job: Job, stop: Stop) -> int:
-    """Train or resume a row; return the exit code of `reverie-train`.
+    """Train or resume a row, unless that is done; return the exit code of `reverie-train`.
 
     Raises:
         UserError: If the row has a mistake, or the run folder belongs to other settings.
     """
     [composed] = compose_jobs(job.row.settings)
-    is_new = not (job.run / CONFIG_FILE).exists()
+    asked, is_new = typed(composed), not (job.run / CONFIG_FILE).exists()
     if is_new:
         job.sessions_file.unlink(missing_ok=True)
     else:
-        _require_same(job, typed(composed))
+        _require_same(job, asked)
+    ended = [session.get("exit_code") for session in _sessions(job) if session["what"] == _TRAINING]
+    if ended and (ended[-1] == 0 or is_failure(ended[-1])):
+        return ended[-1]
     place = [*job.row.settings, f"run_dir={job.row.name}"] if is_new else [f"resume={job.row.name}"]
     with (job.runs / f"{job.row.name}.log").open("ab") as log:
-        return _run(job, "training", [_TRAIN, *place], stop, log, log)
+        return _run(job, _TRAINING, [_TRAIN, *place], stop, log, log)
 
 
 def evaluate(job: Job, stop: Stop) -> dict[str, Any] | None:
@@ -146,9 +150,9 @@ def evaluate(job: Job, stop: Stop) -> dict[str, Any] | None:
 def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) -> None:
     """Write the raw data of a finished or failed run, all of it or nothing."""
     log = list(read_lines(job.run / METRICS_FILE))
-    sessions = read_json(job.sessions_file)
+    sessions = _sessions(job)
     updates = [line["train/updates"] for line in log if "train/updates" in line]
-    training = [session for session in sessions if session["what"] == "training"]
+    training = [session for session in sessions if session["what"] == _TRAINING]
     found = {
         "name": job.row.name,
         "arguments": job.row.settings,
@@ -174,8 +178,13 @@ def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) ->
 
 
 def is_failure(exit_code: int) -> bool:
-    """Return whether a run failed for good: its losses were not finite twice, which a resume repeats."""
+    """Return whether a run failed for good: it diverged again after a rollback, and a resume repeats that."""
     return exit_code == NONFINITE_EXIT_CODE
+
+
+def _sessions(job: Job) -> list[dict[str, Any]]:
+    """Return what each start for this row has used."""
+    return read_json(job.sessions_file) if job.sessions_file.exists() else []
 
 
 def _require_same(job: Job, asked: TrainConfig) -> None:
@@ -193,7 +202,7 @@ def _require_same(job: Job, asked: TrainConfig) -> None:
 
 def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes], errors: IO[bytes]) -> int:
     """Run Python with one thread in the folder of the runs, and keep count of what it uses."""
-    sessions = read_json(job.sessions_file) if job.sessions_file.exists() else []
+    sessions = _sessions(job)
     session = {"what": what, **machine_facts(torch.device("cpu"))}
     sessions.append(session)
     before = read_load()

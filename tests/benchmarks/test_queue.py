@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from reverie.checkpoints.checkpoint import list_checkpoints
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.config.saved import read_config
+from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.utils.logging import read_lines
 
@@ -143,6 +145,45 @@ def check_raw_data(result: Path, run: Path) -> None:
     spent = sum(each["core_seconds"] for each in sessions[:2])
     assert spent > 5 and found["core_hours"] == round(spent / 3600, 3)
     assert str(run.parent) not in "".join(path.read_text() for path in result.glob("*[nl]"))
+
+
+def finished(folder: Path, run: Path, exit_code: int, max_frames: int | None = None) -> list[str]:
+    """Return the arguments of a queue that was stopped after the training of its only row."""
+    overrides = [setting for setting in CATCH if not setting.startswith(("experiment=", "device="))]
+    row = {"name": "catch", "experiment": "dreamer_catch", "overrides": overrides, "seed": 0}
+    rows = write_list(folder / "rows.yaml", row, max_frames=max_frames)
+    shutil.copytree(run, folder / "runs" / "catch")
+    session = {"what": "training", "core_seconds": 7200.0, "wall_seconds": 7200.0, "exit_code": exit_code}
+    (folder / "runs" / "catch.sessions.json").write_text(json.dumps([session]))
+    return arguments(folder, rows)
+
+
+def test_after_training_only_the_evaluation_is_left_and_it_cuts_episodes(
+    tmp_path: Path, catch_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(finished(tmp_path, catch_run, exit_code=0, max_frames=4))
+    assert capsys.readouterr().out.splitlines()[-1] == "1 row: 1 done, not committed"
+    result = tmp_path / "results" / "catch"
+    evaluation = json.loads((result / "evaluation.json").read_text())
+    assert (evaluation["lengths"], evaluation["max_steps"]) == ([4] * 3, 4)
+    found = json.loads((result / "run.json").read_text())
+    assert [session["what"] for session in found["sessions"]] == ["training", "evaluation"]
+    assert found["core_hours"] == 2.0
+
+
+def test_a_run_that_diverges_for_good_stays_in_the_list_as_failed(
+    tmp_path: Path, catch_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = finished(tmp_path, catch_run, exit_code=NONFINITE_EXIT_CODE)
+    main(words)
+    capsys.readouterr()
+    result = tmp_path / "results" / "catch"
+    assert sorted(path.name for path in result.iterdir()) == ["config.yaml", "metrics.jsonl.zst", "run.json"]
+    main(words)
+    assert capsys.readouterr().out == (
+        "catch  done, not committed: failed with exit code 4, 300 steps, 2.00 core-hours\n"
+        "1 row: 1 done, not committed\n"
+    )
 
 
 def test_rows_that_another_queue_trains_are_skipped_and_a_killed_queue_takes_its_run_along(
