@@ -1,1 +1,1 @@
-"""Leaves: nothing here imports another part of Reverie."""
+"""Shared utilities, which import no other package of Reverie."""

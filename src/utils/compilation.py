@@ -1,4 +1,4 @@
-"""Functions made faster: compiled by torch, or launched as one CUDA graph."""
+"""Speed up functions with `torch.compile` or CUDA graphs."""
 
 import logging
 import signal
@@ -17,34 +17,39 @@ from .errors import UserError, first_line
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this machine"
 _OPTIONS = {
-    # Checks at every call of what cannot change here; without them a step of acting is a tenth faster.
+    # Shapes and modules cannot change here. Without checks at every call, an acting step is a tenth faster.
     "size_asserts": False,
     "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-    # Kernels are few: further processes that compile cost more than they save, and they stay.
+    # There are only a few kernels, so worker processes would cost more time than they save, and they persist.
     "compile_threads": 1,
 }
 
 
 def load_compiler() -> None:
-    """Import torch's compiler, which makes a folder then; a `UserError` if it cannot. Cost: 75 MB and 2 s."""
+    """Import torch's compiler and let it create its cache folder. This costs 75 MB and 2 s.
+
+    Raises:
+        UserError: If the compiler cannot create the folder.
+    """
     try:
         import torch._dynamo  # noqa: F401
     except OSError as error:
         raise UserError(
-            f"torch's compiler cannot make its folder {error.filename or 'in TMPDIR'}: {error.strerror}. Set "
-            "TORCHINDUCTOR_CACHE_DIR, or TMPDIR, where it lies otherwise, to a folder that can be written to."
+            f"torch's compiler cannot create its folder {error.filename or 'in TMPDIR'}: {error.strerror}. "
+            "Set TORCHINDUCTOR_CACHE_DIR (or TMPDIR, its default location) to a writable folder."
         ) from error
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pure function that is compiled at its first call, once for each shape.
+    """Return a pure function compiled by torch at its first call, once per shape.
 
-    Where that fails, or for too many shapes, it runs as written from then on, after a warning; without one
-    where Ctrl-C ended the compiler.
+    If compilation fails, or after too many shapes, the function runs eagerly from then on. A warning reports
+    this, unless Ctrl-C stopped the compiler.
     """
     load_compiler()
-    warnings.filterwarnings("ignore", module=r"torch\._inductor")  # advice about choices of its own
-    # The compiler reads it of every tensor that it is given.
+    # The compiler's advice concerns its own choices.
+    warnings.filterwarnings("ignore", module=r"torch\._inductor")
+    # The compiler reads `.grad` of every input.
     warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
@@ -67,23 +72,25 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def why_not_compiled(device: str = "cpu") -> str | None:
-    """Return why functions cannot be compiled for a device, None if they can; trying it may take 10 s."""
+    """Return why functions cannot be compiled for a device, or `None` if they can. The test may last 10 s."""
     try:
         _compile(lambda x: x + 1)(torch.zeros(2, device=device))
-    except Exception as error:  # whatever a machine lacks: a compiler, headers, a folder to write to
+    # A machine may lack a compiler, headers or a writable folder, so the error can be of any type.
+    except Exception as error:
         return first_line(error)
     return None
 
 
 class Compilations:
-    """Counts what this process compiles; `tell` is given words while it lasts, and None at its end.
+    """Count the compilations of this process, and report their start and end to `tell`.
 
-    What is compiled after `settle` costs seconds, may never end, and keeps memory: it is counted separately,
-    with a warning.
+    `tell` receives a text at each start and `None` at each end. Compilations after `settle` cost seconds and
+    memory, possibly again and again. They are counted separately, and each logs a warning.
     """
 
     def __init__(self, tell: Callable[[str | None], None]) -> None:
-        from torch._dynamo.callback import callback_handler  # no other way to know; loads the compiler
+        # Only these private callbacks report compilations. The import loads the compiler.
+        from torch._dynamo.callback import callback_handler
 
         self.count, self.late_count, self.seconds = 0, 0, 0.0
         self._tell, self._began, self._is_settled = tell, 0.0, False
@@ -92,7 +99,7 @@ class Compilations:
         self._handler.register_end_callback(self._end)
 
     def settle(self) -> None:
-        """Expect no more of them from now on."""
+        """Treat every later compilation as a recompilation."""
         self._is_settled = True
 
     def tags(self) -> dict[str, float]:
@@ -104,7 +111,7 @@ class Compilations:
         }
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._handler.remove_start_callback(self._start)
         self._handler.remove_end_callback(self._end)
 
@@ -118,21 +125,23 @@ class Compilations:
         self._tell(None)
         if self._is_settled:
             self.late_count += 1
-            _LOG.warning("something was compiled again, which costs time and memory: have shapes changed?")
+            _LOG.warning("recompiled, which costs time and memory (did shapes change?)")
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what fails at its first call, and at no later moment, if it cannot be compiled."""
+    """Return a compiled function that reports every failure to compile at its first call."""
     import torch._dynamo.config as dynamo
     import torch._functorch.config as functorch
 
-    dynamo.fail_on_recompile_limit_hit = True  # else it would silently run as written
-    functorch.force_non_lazy_backward_lowering = True  # else backward passes are compiled when they run
+    # The default is to fall back to eager execution silently.
+    dynamo.fail_on_recompile_limit_hit = True
+    # The default is to compile a backward pass when it first runs.
+    functorch.force_non_lazy_backward_lowering = True
     return torch.compile(function, dynamic=False, options=_OPTIONS)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether an error comes from a compiler that SIGINT ended: Ctrl-C is for it, too."""
+    """Return whether an error comes from a compiler stopped by SIGINT, because Ctrl-C reaches it too."""
     while error is not None:
         if isinstance(error, subprocess.CalledProcessError) and error.returncode == -signal.SIGINT:
             return True
@@ -141,14 +150,14 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 class CUDAGraphCall:
-    """Calls `function` as it is a few times, then records its kernels once and launches them as one graph.
+    """Call `function` eagerly a few times, then capture its kernels and launch them as one CUDA graph.
 
-    The first calls are real ones: they choose cuDNN's kernels and fill the caches of libraries, which must
-    not happen inside a graph. Capturing runs nothing, so every call takes effect once. A graph allocates
-    nothing and never waits. Random numbers continue the streams of `generators`, those that it draws from.
+    The eager calls choose cuDNN's kernels and fill library caches, which must not happen during capture.
+    Capture does not execute kernels, so every call takes effect exactly once. A graph launch never allocates
+    or synchronizes. `generators` are all generators that `function` draws from; their streams continue.
 
-    `function` takes and returns tensors by name, always of the same shapes and dtypes. It must not ask the
-    host for a value, and must keep no new tensor. The next call overwrites its results.
+    `function` maps named tensors to named tensors, always with the same shapes and dtypes. It must not copy
+    a value to the host or keep a new tensor. The next call overwrites its results.
 
     Source: "CUDA graphs" in torch's notes on CUDA semantics.
     """
@@ -170,7 +179,7 @@ class CUDAGraphCall:
         self._outputs: dict[str, Tensor] = {}
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what `function` gives for `inputs`, tensors of any device."""
+        """Return `function(inputs)`. The input tensors may be on any device."""
         if self.graph is None and self._eager_calls_left <= 0:
             self._capture(inputs)
         if self.graph is None:
@@ -182,7 +191,7 @@ class CUDAGraphCall:
         return self._outputs
 
     def _call_eagerly(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Call on the stream that will be captured, so that autograd's records of streams match."""
+        """Call `function` on the stream that will be captured, so that autograd records the same stream."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -191,7 +200,7 @@ class CUDAGraphCall:
         return outputs
 
     def _capture(self, inputs: Mapping[str, Tensor]) -> None:
-        """Record the kernels of one call; where that is impossible, continue without it, and log it once."""
+        """Capture the kernels of one call. If capture fails, log a warning and stay with eager calls."""
         places = {name: value.to(self._device, copy=True) for name, value in inputs.items()}
         graph, began = torch.cuda.CUDAGraph(), time.monotonic()
         for generator in self._generators:

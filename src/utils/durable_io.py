@@ -1,6 +1,7 @@
-"""Durable, verified files: on disk once their writer returns, with a checksum, and read with bounds.
+"""Durable files with checksums and bounded reads.
 
-A run folder may come from a stranger: only regular files are opened, and JSON and safetensors run no code.
+A file is on disk once its writer returns. Run folders may be untrusted: only regular files are opened, and
+JSON and safetensors execute no code.
 """
 
 import errno
@@ -27,25 +28,26 @@ from zstandard import ZstdError
 from .errors import UserError, printable
 
 UNFINISHED = ".unfinished"
-"""Ends the name of what is being written."""
+"""Suffix of files and folders that are being written."""
 
-_SHOWN_LETTERS = 40  # of a name in that of its temporary folder: names have at most 255 bytes
+# A temporary folder's name starts with this many characters of its file's name. Names have at most 255 bytes.
+_SHOWN_LETTERS = 40
 
 PIECE_BYTES = 8_000_000
-"""Most that is copied at once on its way from a GPU to disk."""
+"""Maximum bytes per copy from a GPU to disk."""
 
 JSON_BYTES = 256 * 2**20
-"""Largest JSON file that is read: the manifest of a replay of 800,000 files."""
+"""Maximum size of a JSON file, enough for the manifest of a replay of 800,000 files."""
 
 _DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
 SAFETENSORS_DTYPES = {
     getattr(torch, name): name.replace("float", "f").replace("uint", "u").replace("int", "i").upper()
     for name in _DTYPES.split()
 }
-"""The dtypes that `write_tensors` writes, and their names in the format."""
+"""Supported dtypes of `write_tensors`, with their names in the safetensors format."""
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What to parse and to use a JSON text may raise that Reverie did not write."""
+"""Errors that parsing and using a foreign JSON text may raise."""
 
 _WRONG_CONTENT = (
     *MALFORMED,
@@ -56,27 +58,29 @@ _WRONG_CONTENT = (
     LookupError,
     RuntimeError,
 )
-_MOST_DIGITS = 40  # the states of generators have 128 bits
-_REPAIR = "Put it back from a copy, or start a new run."
+# The states of random generators have 128 bits.
+_MOST_DIGITS = 40
+_REPAIR = "Restore it from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
 
 
 class Damaged(Exception):
-    """A file is not what was written; the message names it and says what is wrong."""
+    """A file differs from its record. The message contains its path and the difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Size and checksum (hexadecimal digits) of a file when it was written."""
+    """Size and checksum (hexadecimal digits) of a file at the time of writing."""
 
     nbytes: int
     sha256: str
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write a new file and bring it to disk; its name is on disk only after `fsync_dir` of its folder.
+    """Write a new file and flush it to disk. Call `fsync_dir` on its folder to make its name durable too.
 
-    An `OSError` if the file exists (nothing is ever overwritten), or the disk is full or fails.
+    Raises:
+        OSError: If the file exists (it is never overwritten), or the disk is full or fails.
     """
     digest, nbytes = hashlib.sha256(), 0
     with writing(path), path.open("xb") as file:
@@ -90,10 +94,10 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path for a new file or folder, which then replaces `path`; any error leaves `path` as it was.
+    """Yield a temporary path for a new file or folder, then atomically move it to `path`.
 
-    The yielded path has the same name, in a new temporary folder beside `path`. Only this folder is deleted:
-    whatever else has a similar name may belong to the user.
+    Any error leaves `path` unchanged. The yielded path has the same name, in a new temporary folder beside
+    `path`. Only this folder is deleted, because files with similar names may belong to the user.
     """
     shown = f".{path.name[:_SHOWN_LETTERS]}."
     outer = Path(tempfile.mkdtemp(prefix=shown, suffix=UNFINISHED, dir=path.parent))
@@ -103,31 +107,33 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if not str(error.filename).startswith(str(outer)):
             raise
-        # With the name that the user knows; in PyAV's errors it cannot be changed.
+        # Report the final path instead of the temporary one. PyAV's errors are read-only, so raise a new one.
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         shutil.rmtree(outer, ignore_errors=True)
 
 
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """Put a file in the place of an older one, on disk whole or, after any error, not at all."""
+    """Atomically replace a file and flush it to disk. Any error leaves the old file unchanged."""
     with replacing(path) as unfinished:
         write_file(unfinished, pieces)
     fsync_dir(path.parent)
 
 
 def write_json(path: Path, value: Any) -> FileRecord:
-    """Write a JSON value as `write_file` does; NaN and infinities are written as Python reads them."""
+    """Write a JSON value with `write_file`. NaN and infinities use Python's notation."""
     return write_file(path, [json.dumps(value).encode()])
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
-    """Write tensors of any device as safetensors, as `write_file` does; a graph is dropped.
+    """Write detached tensors of any device as safetensors with `write_file`.
 
-    The format's library copies everything on a GPU to the host at once, and takes a full disk for an error
-    of the format. Cost: no copy of tensors contiguous in host memory, `PIECE_BYTES` for those of a GPU.
+    This function replaces the writer of the safetensors library, which copies all GPU tensors to the host
+    simultaneously and reports a full disk as a format error. Contiguous host tensors are not copied; GPU
+    tensors need `PIECE_BYTES` of host memory.
     """
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each is aligned
+    # Sorting by element size aligns every tensor.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     header, stop = {}, 0
     for name, tensor in ordered:
         start, stop = stop, stop + tensor.nbytes
@@ -147,7 +153,7 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def fsync_dir(folder: Path) -> None:
-    """Bring the names of a folder's files to disk."""
+    """Flush a folder's directory entries to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -157,21 +163,22 @@ def fsync_dir(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Let the error of a full or failing disk name the file, which the system does for `open` alone."""
+    """Add the path to errors of a full or failing disk. The system adds it only to errors of `open`."""
     try:
         yield
     except OSError as error:
         if error.filename is None:
-            with suppress(AttributeError):  # those of the video library cannot be changed
+            # Errors of the video library are read-only.
+            with suppress(AttributeError):
                 error.filename = str(path)
         raise
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn errors inside, where the content of a file is used, into a `UserError` that names the file.
+    """Convert errors raised while using a file's content into a `UserError` with its path.
 
-    Nothing else may happen inside: a fault of the program itself would be blamed on the file.
+    Only code that uses the content belongs inside, because other bugs would be blamed on the file.
     """
     try:
         yield
@@ -184,19 +191,23 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def corrupt_file_error(path: Path, reason: str) -> UserError:
-    """Return the error for a file whose content Reverie does not write."""
+    """Return the error for a file with content that Reverie never writes."""
     return UserError(f"{path} is not a file that Reverie wrote ({reason}). {_REPAIR}")
 
 
 def _reason(error: Exception) -> str:
     first_line = next(iter(str(error).splitlines()), "")
-    return printable(f"{type(error).__name__}: {first_line}")  # it may quote the file
+    # The message may quote the file.
+    return printable(f"{type(error).__name__}: {first_line}")
 
 
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
     """Open a regular file of at most `most_bytes`, without waiting for a pipe or following a link.
 
-    Folders on the way to it may be links. The `strerror` of an `OSError` says what it is instead.
+    Its parent folders may be links.
+
+    Raises:
+        OSError: If the file is not regular or too large. `strerror` describes the file.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -219,20 +230,25 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
 
 
 def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:
-    """Return the bytes of a regular file; raises as `open_regular` does."""
+    """Return the bytes of a regular file. Errors match `open_regular`."""
     with open_regular(path, most_bytes) as file:
-        # Python allocates as many bytes as are asked for, which address-space limits count.
+        # Python allocates the full requested size, which counts toward address-space limits.
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file; a `UserError` if it is no such file."""
+    """Return the value in a JSON file, or raise a `UserError` if the file is invalid."""
     with reading(path):
         return parse_json(read_regular(path))
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value in a JSON text; a `ValueError` or (nested too deep) a `RecursionError` if none."""
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: If the text is not JSON, or has an integer of more than 40 digits.
+        RecursionError: If values are nested too deep.
+    """
     return json.loads(data, parse_int=_whole_number)
 
 
@@ -243,14 +259,14 @@ def _whole_number(digits: str) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, a private view of it; a `UserError` if it is none."""
-    # Opened here: the library would wait for a pipe, and takes names in UTF-8 alone.
+    """Return the tensors of a safetensors file as a private memory map, or raise a `UserError`."""
+    # The library itself would wait for a pipe and accepts only UTF-8 names, so the file is opened here.
     with reading(path), open_regular(path) as file:
         return load_file(f"/dev/fd/{file.fileno()}")
 
 
 def verify_file(path: Path, record: FileRecord) -> None:
-    """Raise `Damaged` if a file is not what was written; reads it once, at 0.3 to 2 GB/s."""
+    """Raise `Damaged` if a file differs from its record. The file is read once, at 0.3 to 2 GB/s."""
     try:
         with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Environment variables for a while."""
+"""Temporary environment variables."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables inside the `with` block."""
+    """Set environment variables inside the `with` block and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

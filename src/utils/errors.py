@@ -1,4 +1,4 @@
-"""Errors that a user can repair: shown as one sentence, exit code 2, never a traceback."""
+"""User errors: printed as one line without a traceback, with exit code 2."""
 
 import argparse
 import difflib
@@ -16,51 +16,52 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
-INSTALL = "Install Reverie with all it needs: pip install -c constraints.txt -e packages/heapwatch -e ."
+INSTALL = "Install Reverie and its packages: pip install -c constraints.txt -e packages/heapwatch -e ."
 _MOST_CHARACTERS = 200
 _NO_MEMORY = ("annot allocate memory", "failed to map segment", "bad_alloc")
 # VmSize is 742 MiB after the imports and the plan of a small run. An import that runs out of address space
 # fails with an error of any kind, such as a SyntaxError, so a lower limit is refused before the first import.
 _LEAST_ADDRESS_BYTES = 800 * 2**20
-_MEANT = {"gpu": "cuda"}  # other words that people type
+_SYNONYMS = {"gpu": "cuda"}
 
 
 class UserError(ValueError):
-    """What was asked, the limit by the name the user typed, and the repair, in one message."""
+    """An error that the user can fix. Its message states the input, the limit and the fix."""
 
 
 class ErrorOfRank(UserError):
-    """What one of torchrun's processes has to say, and the first does not say too."""
+    """A user error raised on one rank but not on rank 0."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ' Did you mean `x`?' for the nearest known name, or '' when none is near.
+    """Return ' Did you mean `x`?' for the closest known name, or '' without a close match.
 
     >>> did_you_mean("bufer", ["buffer", "env"])
     ' Did you mean `buffer`?'
     """
     names = list(known)
-    if _MEANT.get(name) in names:
-        return f" Did you mean `{_MEANT[name]}`?"
+    if _SYNONYMS.get(name) in names:
+        return f" Did you mean `{_SYNONYMS[name]}`?"
     close = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or its class if it says nothing."""
+    """Return the first line of an error's message, or its class if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def with_place(error: BaseException) -> str:
-    """Return 'FileNotFoundError: no level.bin (world.py, line 12)' for an error of code that is not ours."""
+    """Return an error of user code with its place: 'FileNotFoundError: no level.bin (world.py, line 12)'."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    is_placed = frames and not isinstance(error, SyntaxError)  # which names its place itself
+    # The message of a SyntaxError already contains its place.
+    is_placed = frames and not isinstance(error, SyntaxError)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
     return f"{type(error).__name__}: {error}{place}"
 
 
 class _Output:
-    """Standard output that turns its failure into a `UserError`: a full disk, a pipe that nobody reads."""
+    """Standard output that raises a `UserError` if writing fails (full disk, closed pipe)."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -69,25 +70,26 @@ class _Output:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        """Write; letters that the output's encoding lacks are spelled out, as on stderr."""
+        """Write `text`. Characters outside the output's encoding are escaped, like on stderr."""
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         return self._try(self._file.write, text.encode(encoding, "backslashreplace").decode(encoding))
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Flush buffered text."""
         self._try(self._file.flush)
 
     def _try(self, action: Callable[..., Any], *args: Any) -> Any:
         try:
             return action(*args)
         except OSError as error:
-            with suppress(OSError), open(os.devnull, "w") as nowhere:  # or Python fails once more at its end
+            # Python flushes again at exit, which must not fail a second time.
+            with suppress(OSError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._file.fileno())
             raise UserError(f"the output cannot be written: {error.strerror}.") from error
 
 
 def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
-    r"""Return a text of at most `most` characters without those that steer a terminal, or are none.
+    r"""Return the first `most` characters of a text, with unprintable ones replaced by a question mark.
 
     >>> printable("red: \x1b[31m")
     'red: ?[31m'
@@ -104,16 +106,17 @@ def require_range(
     le: float | None = None,
     lt: float | None = None,
 ) -> None:
-    """Refuse fields of the dataclass `settings` that are outside a range or not finite; None is in each.
+    """Raise a `UserError` for fields of `settings` outside a range or not finite. `None` is always allowed.
 
-    `section` is what the user types before the names, "" for settings that have none.
+    `settings` is a dataclass. `section` is the prefix of its names on the command line, or "" without one.
     """
     for name in names:
         value = getattr(settings, name)
         key = f"{section}.{name}" if section else name
         if value is None:
             continue
-        if not issubclass(type(value), numbers.Real):  # also those of numpy
+        # NumPy's numbers are also instances of `numbers.Real`.
+        if not issubclass(type(value), numbers.Real):
             raise UserError(f"{key} must be a number, got {value!r}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{key} must be a finite number, got {value}.")
@@ -124,10 +127,10 @@ def require_range(
 
 
 def take_choices(section: str, settings: Any) -> None:
-    """Take text for the member that it names, in each field of a dataclass that is an `Enum`.
+    """Convert text to the enum member with that name, in each `Enum` field of a dataclass.
 
     Raises:
-        UserError: If it names none.
+        UserError: If the enum has no such member.
     """
     for field in fields(settings):
         value, kind = getattr(settings, field.name), field.type
@@ -136,13 +139,13 @@ def take_choices(section: str, settings: Any) -> None:
         names = kind.__members__
         if str(value) not in names:
             known = f"{', '.join(names)}.{did_you_mean(str(value), names)}"
-            raise UserError(f"{section}.{field.name}={value} is none of {known}")
+            raise UserError(f"{section}.{field.name}={value} is not one of {known}")
         setattr(settings, field.name, kind[str(value)])
 
 
 def require_seed(seed: object) -> None:
-    """Refuse what is no whole number in [0, 2**32)."""
-    if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**32:  # also those of numpy
+    """Require an integer of Python or NumPy in [0, 2**32)."""
+    if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**32:
         raise UserError(f"seed must be in [0, 2**32), got {seed!r}.")
 
 
@@ -156,26 +159,26 @@ def _range_text(ge: float | None, gt: float | None, le: float | None, lt: float 
 
 
 def require_address_space() -> None:
-    """Refuse a limit of the address space (`ulimit -v`) that is too low for the imports to succeed."""
+    """Raise a `UserError` if the address-space limit (`ulimit -v`) is too low for the imports."""
     limit = address_space_limit_bytes()
     if limit is not None and limit < _LEAST_ADDRESS_BYTES:
         found = f"ulimit -v must be at least {_LEAST_ADDRESS_BYTES // 1024:,} KiB (got {limit // 1024:,})"
-        raise UserError(f"{found}, because libraries take that much. Raise it (SGE sets it by h_vmem).")
+        raise UserError(f"{found}, because libraries need that much. Raise it (SGE sets it by h_vmem).")
 
 
 def address_space_error(error: BaseException) -> UserError | None:
-    """Return the error to show if a limit of the address space (`ulimit -v`) made an allocation fail."""
+    """Return a `UserError` if the address-space limit (`ulimit -v`) caused an error, otherwise `None`."""
     limit, text = address_space_limit_bytes(), str(error)
-    # Below a limit, code in C that forgets to say that it got no memory ends as a SystemError.
+    # C code that fails to set an exception after a failed allocation causes a SystemError.
     is_memory = isinstance(error, MemoryError | SystemError) or any(words in text for words in _NO_MEMORY)
     if limit is None or not is_memory:
         return None
-    found = f"ulimit -v allows {limit // 1024:,} KiB of address space, and that is used up"
+    found = f"the address space of {limit // 1024:,} KiB (ulimit -v) is exhausted"
     return UserError(f"{found}. Raise it (SGE sets it by h_vmem), or make the run smaller.")
 
 
 def address_space_limit_bytes() -> int | None:
-    """Return the most address space, in bytes, that this process may map (`ulimit -v`), or `None`."""
+    """Return the address-space limit of this process (`ulimit -v`) in bytes, or `None` without a limit."""
     if sys.platform == "win32":
         return None
     import resource
@@ -185,17 +188,18 @@ def address_space_limit_bytes() -> int | None:
 
 
 def _long_name_error(error: BaseException) -> UserError | None:
-    """Return the error to show if the name of a file is too long."""
+    """Return a `UserError` if a file name was too long, otherwise `None`."""
     if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
         return None
-    return UserError(f"{error.filename}: {error.strerror}, of at most 255 bytes. Choose a shorter name.")
+    return UserError(f"{error.filename}: {error.strerror} (at most 255 bytes). Choose a shorter name.")
 
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Turn a `UserError` inside, also of output that fails, into one line on stderr and exit code 2."""
+    """Print a `UserError` raised inside (including failed output) as a line on stderr, and exit with 2."""
     with open(os.devnull, "w") as nowhere:
-        output = _Output(sys.stdout or nowhere)  # there is none if its descriptor was closed
+        # `sys.stdout` is None if its descriptor was closed before the start.
+        output = _Output(sys.stdout or nowhere)
         try:
             with redirect_stdout(cast(TextIO, output)):
                 try:
@@ -203,39 +207,41 @@ def exit_on_user_error() -> Iterator[None]:
                 except BaseException as error:
                     if refused := address_space_error(error) or _long_name_error(error):
                         raise refused from error
-                    is_success = isinstance(error, SystemExit) and not error.code  # as after --help
-                    with nullcontext() if is_success else suppress(UserError):  # the first error counts
+                    # After a successful exit, for example of --help, an error of the output counts. After
+                    # any other error, only that first error is reported.
+                    is_success = isinstance(error, SystemExit) and not error.code
+                    with nullcontext() if is_success else suppress(UserError):
                         output.flush()
                     raise
                 output.flush()
         except UserError as error:
-            # Before torchrun's processes have met, they all say the same.
+            # Until torchrun's processes have joined, they all raise the same error.
             if os.environ.get("RANK", "0") == "0" or isinstance(error, ErrorOfRank):
                 sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
             raise SystemExit(USER_ERROR_EXIT_CODE) from None
 
 
 def require_current_folder() -> None:
-    """Exit with code 2 in a folder that is gone; torch's libraries would end the process with a riddle."""
+    """Exit with code 2 if the current folder was deleted, before torch's libraries fail cryptically."""
     with exit_on_user_error():
         try:
             os.getcwd()
         except FileNotFoundError as error:
-            raise UserError("the current folder is gone. Change to one that is there, as by cd ~.") from error
+            raise UserError("the current folder was deleted. Change to another one (cd ~).") from error
 
 
 def require_posix() -> None:
     """Raise a `UserError` on Windows."""
     if sys.platform in ("win32", "cygwin"):
         raise UserError(
-            f"Reverie runs on Linux and, with less, on macOS; this is Windows ({sys.platform}), without the "
-            "signals and processes it is built on. Install it in WSL 2: wsl --install."
+            f"Reverie requires Linux or macOS (with fewer features), and this is Windows ({sys.platform}). "
+            "Install Reverie in WSL 2: wsl --install."
         )
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse whose complaint is a `UserError` instead of usage and exit."""
+    """Argument parser that raises a `UserError` instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse has to say."""
-        raise UserError(f"{message}; --help shows how to write the command.")
+        """Raise argparse's message as a `UserError`."""
+        raise UserError(f"{message}. Use --help for usage.")

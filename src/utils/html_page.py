@@ -1,4 +1,4 @@
-"""An HTML file that opens offline: figures inside, no script, nothing from outside; text is escaped."""
+"""Self-contained HTML pages: embedded figures, escaped text, no scripts and no network access."""
 
 import base64
 import io
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # pages without figures are made in processes that must not import it
+# Some processes create pages without figures and must not import matplotlib.
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -31,12 +32,12 @@ th { font-size: 12px; color: var(--soft); font-weight: 600; white-space: normal;
 tr:last-child td { border-bottom: 0; }
 svg text { fill: var(--ink); }
 """
-# The browser may load nothing.
+# This policy forbids the browser to load external resources.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:
-    """Return a page with HTML as its body, and CSS rules beyond those that all pages have."""
+    """Return a page with an HTML body. `style` adds CSS rules to the common ones."""
     head = [
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>",
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
@@ -47,42 +48,42 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def cards(facts: Mapping[str, str]) -> str:
-    """Return a row of figures, text by name."""
+    """Return a row of cards, each with a value above its name."""
     each = (f"<div><strong>{escape(value)}</strong>{escape(name)}</div>" for name, value in facts.items())
     return f"<div class='facts'>{''.join(each)}</div>"
 
 
 def image(picture: bytes, name: str) -> str:
-    """Return a PNG file as a part of the page, with its name for a reader who does not see it."""
+    """Return an embedded PNG image with `name` as its alternative text."""
     source = base64.b64encode(picture).decode("ascii")
     return f"<img alt='{escape(name)}' src='data:image/png;base64,{source}'>"
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table; `rows` are HTML, escaped by the caller."""
+    """Return a table. The caller escapes the HTML of `rows`."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
 
 
 def tidy(axis: "Axes") -> None:
-    """Leave two spines and a faint grid behind what is drawn."""
+    """Keep only the left and bottom spines, and draw a faint grid behind the data."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
     axis.set_axisbelow(True)
 
 
 def png(figure: "Figure") -> bytes:
-    """Return the figure as a PNG file; without pyplot nothing global is set, and nothing stays."""
+    """Return the figure as a PNG file, without pyplot and its global state."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 def svg(figure: "Figure", name: str) -> str:
-    """Return the figure as a part of the page, in its colours and fonts; equal figures give equal text.
+    """Return the figure as embedded SVG in the page's fonts.
 
-    Black becomes the colour of the page's text, and the background is that of what is behind the figure.
+    Equal figures produce equal text. Black becomes the page's text color, and the background is transparent.
     """
     from matplotlib import rc_context
 

@@ -1,4 +1,4 @@
-"""Means of metrics between two log lines, and where the time between them went."""
+"""Metric means and phase timings between two log lines."""
 
 import time
 from collections import Counter
@@ -11,25 +11,25 @@ from torch import Tensor
 
 
 class AttachedMetricError(ValueError):
-    """A metric still requires grad: keeping it would keep the graph of a whole update alive."""
+    """A metric still requires grad, so storing it would keep the graph of a whole update alive."""
 
 
 def require_detached_scalar(name: str, value: Tensor) -> None:
-    """Raise `AttachedMetricError` for a tensor that requires grad, `ValueError` for one with a dimension."""
+    """Raise `AttachedMetricError` if a tensor requires grad, or `ValueError` if it is not a scalar."""
     if value.requires_grad:
         raise AttachedMetricError(
-            f"Metric `{name}` requires grad (grad_fn={value.grad_fn}): keeping it would keep its graph. "
-            "Pass it as `.detach()`."
+            f"Metric `{name}` requires grad (grad_fn={value.grad_fn}). Storing it would keep its graph "
+            "alive. Pass the detached value (`.detach()`)."
         )
     if value.ndim:
-        raise ValueError(f"Metric `{name}` must be one number, got a tensor of shape {tuple(value.shape)}.")
+        raise ValueError(f"Metric `{name}` must be a scalar, got a tensor of shape {tuple(value.shape)}.")
 
 
 class MetricMeans:
-    """The mean of each metric since the last flush, each over the calls that gave it.
+    """The mean of each metric since the last flush, over the calls that included it.
 
-    Nothing given is kept: values are summed in float64, into one vector per set of names on their device, and
-    reach the host when they are flushed. `add` never waits for them. One NaN makes the mean NaN.
+    Values are summed in float64 on their device, in one vector per set of names, and the inputs are not
+    stored. Only `flush` copies the sums to the host, so `add` never synchronizes. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
     >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": torch.tensor(3)})
@@ -39,19 +39,20 @@ class MetricMeans:
     """
 
     def __init__(self) -> None:
-        self._totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}  # (names,) float64, and how many of each
+        # For each set of names: their sums, (names,) float64, and the number of calls.
+        self._totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Add one value of each metric, of any dtype, or raise as `require_detached_scalar` does.
+        """Add one value of each metric. Errors match `require_detached_scalar`.
 
-        All lie on one device; they may be overwritten afterwards.
+        Values may have any dtype and must be on one device. The caller may overwrite them afterwards.
         """
         for name, value in metrics.items():
             require_detached_scalar(name, value)
         self._add(tuple(metrics), torch.stack([*metrics.values()]).double(), 1)
 
     def flush(self) -> dict[str, float]:
-        """Return the means and forget them: one copy to the host for each set of names."""
+        """Return the means and reset them, with one copy to the host for each set of names."""
         totals, counts = Counter[str](), Counter[str]()
         for names, (sums, count) in self._totals.items():
             totals.update(dict(zip(names, sums.tolist(), strict=True)))
@@ -60,14 +61,15 @@ class MetricMeans:
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far, of an interval that a resumed run continues."""
+        """Return the sums of the current interval, so that a resumed run can continue it."""
         sums = self._totals.items()
         return {"tensors": [{"names": list(names), "total": t, "count": count} for names, (t, count) in sums]}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Restore the sums, on the device where the run is now."""
+        """Restore the sums on `device`, the current device of the run."""
         self._totals.clear()
-        numbers = state.get("floats", {}).items()  # version 0.2 saved those of host numbers apart
+        # Version 0.2 saved the sums of host numbers separately.
+        numbers = state.get("floats", {}).items()
         old = [{"names": [name], "total": [each[0]], "count": each[1]} for name, each in numbers]
         for each in [*state["tensors"], *old]:
             total = torch.as_tensor(each["total"], dtype=torch.float64, device=device)
@@ -79,10 +81,10 @@ class MetricMeans:
 
 
 class PhaseTimer:
-    """The share of wall time spent in each phase since the last flush, 0 for a phase that did not run.
+    """The fraction of wall time spent in each phase since the last flush, 0 for a phase that did not run.
 
-    The seconds are the host's: a phase that only queues CUDA kernels looks cheap, and the one that next waits
-    for the device pays for it. The shares add up to at most 1 as long as phases are not nested.
+    Times are measured on the host. A phase that only queues CUDA kernels looks cheap, and their time counts
+    toward the next phase that waits for the device. Unless phases are nested, fractions sum to at most 1.
     """
 
     def __init__(self, *phases: str, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -92,7 +94,7 @@ class PhaseTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Count the time inside the `with` block for a phase, also when the block raises."""
+        """Add the time inside the `with` block to a phase, even if the block raises."""
         before = self._seconds[phase]
         started = self._clock()
         try:
@@ -101,7 +103,7 @@ class PhaseTimer:
             self._seconds[phase] = before + self._clock() - started
 
     def flush(self) -> dict[str, float]:
-        """Return `time/<phase>_fraction` of the wall time since the last flush, and start again."""
+        """Return `time/<phase>_fraction`, fractions of the wall time since the last flush, and reset them."""
         now = self._clock()
         elapsed = max(now - self._started, 1e-9)
         fractions = {f"time/{phase}_fraction": seconds / elapsed for phase, seconds in self._seconds.items()}

@@ -1,4 +1,4 @@
-"""End a process when its parent dies, whatever either of them is doing."""
+"""Kill a process when its parent dies, even if either of them is stuck."""
 
 import ctypes
 import multiprocessing
@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 PARENT_VARIABLE = "REVERIE_PARENT"
-"""A program that finds the process id of its parent here ends with it."""
+"""Environment variable with the process id of the parent with which a program ends."""
 
 _RANK_VARIABLE = "TORCHELASTIC_RUN_ID"
 _POLL_SECONDS = 0.5
@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Kill this process as soon as its parent is dead; call it before any slow import.
+    """Kill this process as soon as its parent is dead. Call this before any slow import.
 
     This applies to the ranks of `torchrun`, to processes of `multiprocessing`, and to programs started with
     `PARENT_VARIABLE`. Other processes are unaffected.
@@ -46,12 +46,13 @@ def end_with_parent() -> None:
 def end_even_if_stuck() -> None:
     """Let Linux kill this process with its parent even while this process is stopped or keeps the GIL.
 
-    Call it in a process of `multiprocessing` that has received its arguments.
+    Call this in a `multiprocessing` process after it has received its arguments.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
     if sys.platform.startswith("linux"):
-        import fcntl  # Windows lacks it, and imports this module before it is refused
+        # Windows lacks this module, and imports the current module before `require_posix` reports that.
+        import fcntl
 
         # A pipe signals its owner when its other end closes. PR_SET_PDEATHSIG would fire as soon as the
         # thread that started this process ends.
@@ -59,7 +60,8 @@ def end_even_if_stuck() -> None:
         fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if not parent.is_alive():  # It died before.
+    # The parent may have died before the signal was set up.
+    if not parent.is_alive():
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -74,7 +76,7 @@ def _until_adopted(parent: int) -> None:
 
 
 def _until_torchrun_dies() -> None:
-    """Wait for the end of torchrun, or of a program that torchrun has started to start this one."""
+    """Wait for the end of torchrun, or of an intermediate process between torchrun and this one."""
     import psutil
 
     launchers: list[psutil.Process] = []
@@ -82,7 +84,8 @@ def _until_torchrun_dies() -> None:
         for process in psutil.Process().parents():
             launchers.append(process)
             try:
-                if _RANK_VARIABLE not in process.environ():  # torchrun itself
+                # Only torchrun itself lacks the variable.
+                if _RANK_VARIABLE not in process.environ():
                     break
             except psutil.AccessDenied:
                 break
@@ -94,7 +97,7 @@ def _until_torchrun_dies() -> None:
 
 
 def _is_store_gone() -> bool:
-    """Return whether torchrun has ended, judged by the store that it keeps for the ranks of one machine."""
+    """Return whether torchrun has ended, judged by its store for the ranks of a single machine."""
     variables = os.environ
     is_kept_here = variables.get("WORLD_SIZE") == variables.get("LOCAL_WORLD_SIZE")
     if not is_kept_here or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

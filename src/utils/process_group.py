@@ -1,7 +1,6 @@
-"""The processes that train one agent together: `torchrun` starts them and tells each who it is.
+"""Process group for data-parallel training, with heartbeats. `torchrun` starts the processes.
 
-`torch.distributed` carries what they exchange, by gloo on a CPU and where ranks share a GPU, and by NCCL
-between GPUs.
+Collectives use gloo on a CPU and if ranks share a GPU, and NCCL between GPUs.
 """
 
 import hashlib
@@ -24,26 +23,29 @@ from torch.distributed import Store, Work
 from .errors import ErrorOfRank, UserError, first_line
 from .ranks import ALONE, RankLost, Ranks
 
-_LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
-_SECONDS_TO_MEET = 300.0
-_SECONDS_TO_CONNECT = 10.0  # to torchrun's store, which is there before any rank
-_SECONDS_BETWEEN_SIGNS = 1.0
-_SECONDS_TO_SAY = 2.0
-_ERROR = "error of the first rank"
+# As long as all ranks are alive, one may evaluate for hours while the others wait in a collective.
+_COLLECTIVE_TIMEOUT_SECONDS = 86_400.0
+_RENDEZVOUS_TIMEOUT_SECONDS = 300.0
+# torchrun creates its store before it starts any rank.
+_CONNECT_TIMEOUT_SECONDS = 10.0
+_HEARTBEAT_SECONDS = 1.0
+_ERROR_REPORT_SECONDS = 2.0
+_ERROR_KEY = "error of the first rank"
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 0.25
-_LONGER = 1.25  # each pause than the one before: the end of an exchange is noticed a quarter too late at most
+# Pauses grow by this factor, so polling lengthens a collective by at most a quarter.
+_PAUSE_GROWTH = 1.25
 
 
 class ProcessGroup(Ranks):
-    """Ranks that are processes, and have met.
+    """Ranks that are connected processes.
 
     Args:
-        index: See `Ranks`, as for `size`, `on_machine` and `on_card`.
-        size: How many there are.
-        on_machine: How many are on this machine.
-        on_card: How many share this one's GPU.
-        timeout: Seconds without an answer, or a sign of life, after which another rank counts as lost.
-        store: Where each rank leaves signs of life. None: answers are due at all times.
+        index: Index of this rank.
+        size: Number of ranks.
+        on_machine: Number of ranks on this machine.
+        on_card: Number of ranks that share this rank's GPU.
+        timeout: Seconds without an answer or a heartbeat after which another rank counts as lost.
+        store: Store for the heartbeats of all ranks. `None`: answers are always due within the timeout.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class ProcessGroup(Ranks):
         return bool((self.gather(own) == own).all())
 
     def _do(self, collective: Any, *args: Any, **keywords: Any) -> None:
-        """Run a collective of `torch.distributed` to its end, or raise `RankLost`."""
+        """Run a collective of `torch.distributed` to completion, or raise `RankLost`."""
         try:
             work: Work = collective(*args, **keywords, async_op=True)
             if not self._is_prompt and self._store is not None:
@@ -118,51 +120,52 @@ class ProcessGroup(Ranks):
         except RankLost:
             raise
         except RuntimeError as error:
-            reason = re.sub(r"^\[\S+\] |\. .*", "", first_line(error))  # without gloo's file and its advice
+            # Remove gloo's source file and advice.
+            reason = re.sub(r"^\[\S+\] |\. .*", "", first_line(error))
             raise RankLost(f"rank {self.index} of {self.size} lost another one: {reason}") from error
 
     def _wait_while_all_live(self, work: Work, store: Store) -> None:
-        """Return when the work is done, or raise `RankLost` for a rank without a sign of life."""
+        """Wait for a collective, or raise `RankLost` for a rank without a heartbeat."""
         seen: dict[int, tuple[bytes, float]] = dict.fromkeys(range(self.size), (b"", time.monotonic()))
         pause = _SHORTEST_PAUSE_SECONDS
         while not work.is_completed():
             time.sleep(pause)
-            pause = min(_LONGER * pause, _LONGEST_PAUSE_SECONDS)
-            if pause < _LONGEST_PAUSE_SECONDS:  # most exchanges end sooner
+            pause = min(_PAUSE_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
+            # Most collectives end before the first check of the heartbeats.
+            if pause < _LONGEST_PAUSE_SECONDS:
                 continue
-            for rank, (sign, since) in seen.items():
-                now, new = time.monotonic(), store.get(_sign_of(rank))
-                seen[rank] = (sign, since) if new == sign else (new, now)
+            for rank, (beat, since) in seen.items():
+                now, new = time.monotonic(), store.get(_heartbeat_key(rank))
+                seen[rank] = (beat, since) if new == beat else (new, now)
                 if now - seen[rank][1] > self._timeout:
-                    raise RankLost(
-                        f"rank {rank} of {self.size} gives no sign of life for {self._timeout:g} s"
-                    )
+                    raise RankLost(f"rank {rank} of {self.size} sent no heartbeat for {self._timeout:g} s")
 
 
-def _sign_of(rank: int) -> str:
-    return f"sign of life of rank {rank}"
+def _heartbeat_key(rank: int) -> str:
+    return f"heartbeat of rank {rank}"
 
 
-def _live(store: Store, rank: int, left: Event) -> None:
-    """Leave signs of life until this rank has left, or its process is stopped."""
+def _send_heartbeats(store: Store, rank: int, left: Event) -> None:
+    """Send heartbeats until this rank leaves the group or its process is stopped."""
     for number in itertools.count():
         try:
-            store.set(_sign_of(rank), str(number))
-        except RuntimeError:  # whoever keeps the store has ended
+            store.set(_heartbeat_key(rank), str(number))
+        except RuntimeError:
+            # The process that serves the store has ended.
             return
-        if left.wait(_SECONDS_BETWEEN_SIGNS):
+        if left.wait(_HEARTBEAT_SECONDS):
             return
 
 
-def _says(store: Store, text: str) -> bool:
-    """Return whether the first rank ends with the same error, or has ended before this could be asked."""
-    deadline = time.monotonic() + _SECONDS_TO_SAY
+def _is_error_of_first(store: Store, text: str) -> bool:
+    """Return whether the first rank raised the same error, or ended before it could be asked."""
+    deadline = time.monotonic() + _ERROR_REPORT_SECONDS
     try:
-        while not store.check([_ERROR]):
+        while not store.check([_ERROR_KEY]):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_LONGEST_PAUSE_SECONDS)
-        return store.get(_ERROR).decode() == text
+        return store.get(_ERROR_KEY).decode() == text
     except RuntimeError:
         return True
 
@@ -173,7 +176,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, ranks: ProcessGroup) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.ranks, ctx.count = ranks, len(tensor)
-        own = tensor.contiguous()  # what is gathered takes its layout in memory from here
+        # The gathered tensors get the memory layout of `own`.
+        own = tensor.contiguous()
         gathered = [torch.empty_like(own) for _ in range(ranks.size)]
         ranks._do(dist.all_gather, gathered, own)
         return torch.cat(gathered)
@@ -185,10 +189,10 @@ class _Gather(torch.autograd.Function):
 
 
 def started_ranks() -> Ranks:
-    """Return the processes that `torchrun` has started, from its environment variables; `ALONE` without it.
+    """Return the ranks that `torchrun` started, from its environment variables, or `ALONE` without torchrun.
 
-    They have not met: until `joined` they can divide numbers, but not exchange anything. Only commands ask;
-    all else is given its ranks.
+    Until `joined` connects them, they can divide work but not exchange data. Only commands call this. All
+    other code receives its ranks as an argument.
     """
     names = ("WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "1"), ("RANK", "0")
     size, here, index = (int(os.environ.get(*name)) for name in names)
@@ -196,16 +200,16 @@ def started_ranks() -> Ranks:
 
 
 def planned_ranks(size: int, on_machine: int, index: int = 0) -> Ranks:
-    """Return one of `size` ranks, `on_machine` of them here, where they share the GPUs evenly."""
+    """Return one of `size` ranks, `on_machine` of which share the GPUs of this machine evenly."""
     on_card = math.ceil(on_machine / max(1, torch.cuda.device_count()))
     return Ranks(index, size, on_machine=on_machine, on_card=on_card)
 
 
 @contextmanager
 def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
-    """Let the processes that `torchrun` has started meet, and yield them; one alone is `ALONE`.
+    """Connect the processes that `torchrun` started and yield their group, or `ALONE` for a single process.
 
-    A `UserError` inside that the first rank does not raise as well becomes an `ErrorOfRank`.
+    A `UserError` that is raised inside on this rank but not on rank 0 becomes an `ErrorOfRank`.
     """
     if (size := started.size) == 1:
         yield ALONE
@@ -216,37 +220,42 @@ def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
         torch.cuda.set_device(index)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
         card = f"GPU {index} of {visible} of machine {os.environ.get('GROUP_RANK', '0')}"
-    longest = timedelta(seconds=_LONGEST_SECONDS)
+    longest = timedelta(seconds=_COLLECTIVE_TIMEOUT_SECONDS)
     try:
         is_ready = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        connecting = timedelta(seconds=_SECONDS_TO_CONNECT if is_ready else _SECONDS_TO_MEET)
-        store, rank, _ = next(dist.rendezvous("env://", timeout=connecting))
-        store.set_timeout(timedelta(seconds=_SECONDS_TO_MEET))
-        # One store serves all restarts: without a name of its own, a process would look for one that is gone.
+        seconds = _CONNECT_TIMEOUT_SECONDS if is_ready else _RENDEZVOUS_TIMEOUT_SECONDS
+        store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=seconds)))
+        store.set_timeout(timedelta(seconds=_RENDEZVOUS_TIMEOUT_SECONDS))
+        # All restarts share one store. The prefix hides the entries of earlier processes.
         own = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         own.set(f"GPU of rank {rank}", card)
         cards = [own.get(f"GPU of rank {other}").decode() for other in range(size)]
-        has_own = "" not in cards and len(set(cards)) == size  # NCCL refuses two ranks on one GPU
+        # NCCL does not support two ranks on one GPU.
+        has_own = "" not in cards and len(set(cards)) == size
         backend = "cpu:gloo,cuda:nccl" if has_own else "gloo"
         dist.init_process_group(backend, timeout=longest, world_size=size, rank=rank, store=own)
-    except (RuntimeError, ValueError) as error:  # of a value that torchrun sets, and nobody else should
+    # A `ValueError` concerns a variable that only torchrun should set.
+    except (RuntimeError, ValueError) as error:
         reason = first_line(error)
         raise RankLost(
-            f"rank {os.environ.get('RANK')} of {size} did not find the others: {reason}"
+            f"rank {os.environ.get('RANK')} of {size} could not connect to the others: {reason}"
         ) from error
     left = Event()
-    signs = Thread(target=_live, args=(own, rank, left), daemon=True)
-    signs.start()
+    heartbeats = Thread(target=_send_heartbeats, args=(own, rank, left), daemon=True)
+    heartbeats.start()
     try:
         yield ProcessGroup(rank, size, started.on_machine, cards.count(card), timeout, own)
     except UserError as error:
         if rank == 0:
-            with suppress(RuntimeError):  # whoever keeps the store has ended
-                own.set(_ERROR, str(error))
-        elif not _says(own, str(error)):
+            # The process that serves the store may have ended.
+            with suppress(RuntimeError):
+                own.set(_ERROR_KEY, str(error))
+        elif not _is_error_of_first(own, str(error)):
             raise ErrorOfRank(f"rank {rank}: {error}") from error
         raise
     finally:
         left.set()
-        signs.join(_SECONDS_BETWEEN_SIGNS)  # Python's end aborts a process with a thread inside the store
-    dist.destroy_process_group()  # not after an error: it would wait for a rank that is lost
+        # Python aborts at exit if a thread is still inside the store.
+        heartbeats.join(_HEARTBEAT_SECONDS)
+    # This is skipped after an error, because it would wait for a lost rank.
+    dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported on first use, because torch takes seconds to import."""
+"""Import a package's public names on first use, because importing torch costs seconds."""
 
 import re
 import sys
@@ -12,10 +12,10 @@ from .errors import INSTALL
 
 
 def public_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, which import and list its public names.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package with lazily imported names.
 
-    The stub `__init__.pyi` of the package has a line `from .module import name as name` for each of them, so
-    type checkers and editors read the same list.
+    The stub `__init__.pyi` of the package has a line `from .module import name as name` for each public name,
+    so type checkers and editors read the same list.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text()
     found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)
@@ -26,14 +26,14 @@ def public_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         if name not in homes:
             close = get_close_matches(name.lower(), names := {each.lower(): each for each in homes}, n=1)
             hint = f". Did you mean: {names[close[0]]!r}?" if close else ""
-            # With `name` set here, Python adds no suggestion of its own.
+            # Python adds its own suggestion unless `name` is set.
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
         module, own_name = homes[name]
         try:
             value = getattr(import_module(module, package), own_name)
         except ModuleNotFoundError as error:
             if error.name == "heapwatch":
-                raise ImportError(f"{error}, which {package} needs. {INSTALL}") from error
+                raise ImportError(f"{error} (required by {package}). {INSTALL}") from error
             raise
         setattr(sys.modules[package], name, value)
         return value

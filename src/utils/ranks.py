@@ -1,7 +1,7 @@
-"""The ranks of a run: how they divide its work, and what they exchange.
+"""The ranks of a run: division of work, and collectives.
 
-Algorithms are written for `Ranks` and do not depend on processes. One rank alone (`ALONE`) gets back from
-each exchange what it gave; `process_group` connects the processes that `torchrun` starts.
+Algorithms use the interface `Ranks` and do not depend on processes. For a single rank (`ALONE`), collectives
+return their inputs. `process_group` connects the processes that `torchrun` starts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,21 @@ RANK_EXIT_CODE = 8
 
 
 class RankLost(RuntimeError):
-    """Another rank ended, or did not answer in time; what was learned since the checkpoint is lost."""
+    """Another rank ended or did not answer in time. Progress since the last checkpoint is lost."""
 
 
 class Ranks:
-    """All ranks of a run, as one of them sees them.
+    """One rank's view of all ranks of a run.
 
-    `part`, `slice_of` and `named` divide. All other methods are collectives: all ranks call them, in the same
-    order. Here they are those of one rank, and fail for several, which a `ProcessGroup` connects.
+    `part`, `slice_of` and `named` divide work. All other methods are collectives: all ranks must call them in
+    the same order. In this class they work for a single rank and fail for several. The subclass
+    `ProcessGroup` connects several ranks.
 
     Args:
-        index: Which of them this is; 0 writes what a run writes once.
-        size: How many there are.
-        on_machine: How many of them share this one's machine, with its memory and disk.
-        on_card: How many of them share this one's GPU, if they have one.
+        index: Index of this rank. Rank 0 writes everything that a run writes once.
+        size: Number of ranks.
+        on_machine: Number of ranks that share this rank's machine with its memory and disk.
+        on_card: Number of ranks that share this rank's GPU, if it has one.
     """
 
     def __init__(self, index: int = 0, size: int = 1, on_machine: int = 1, on_card: int = 1) -> None:
@@ -34,64 +35,64 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes what is written once."""
+        """Whether this is rank 0, which writes everything that a run writes once."""
         return self.index == 0
 
     def part(self, total: int) -> int:
-        """Return this rank's share of a number that `size` divides."""
+        """Return this rank's share of a number divisible by `size`."""
         return total // self.size
 
     def slice_of(self, total: int) -> slice:
-        """Return which of `total` things, numbered over all ranks, are this rank's."""
+        """Return this rank's slice of `total` items, numbered over all ranks."""
         return slice(self.part(total) * self.index, self.part(total) * (self.index + 1))
 
     def named(self, name: str) -> str:
-        """Return the name of a stream of randomness that each rank has for itself."""
+        """Return a name for this rank's own random stream."""
         return name if self.size == 1 else f"{name} of rank {self.index} of {self.size}"
 
     @contextmanager
     def prompt(self) -> Iterator[None]:
-        """Expect answers within the timeout in here; elsewhere a sign of life is enough.
+        """Require answers within the timeout inside the `with` block. Elsewhere a heartbeat is enough.
 
-        One rank may compile, evaluate, save or draw while the others wait, but all learn at the same time.
+        All ranks train simultaneously, but one rank may compile, evaluate, save or plot while others wait.
         """
         yield
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """Return the sum of each number over all ranks, added up in float64."""
+        """Return the sum of each number over all ranks, in float64."""
         self._require_one()
         return list(numbers)
 
     def average_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace float32 tensors on one device by their means over all ranks, in one exchange."""
+        """Replace float32 tensors on one device by their means over all ranks, in one collective."""
         self._require_one()
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors of all ranks, one behind the other along the first axis.
+        """Return the tensors of all ranks, concatenated along the first axis.
 
-        The gradient is that of the mean over ranks of what each makes of the result, as `average_` needs it.
+        Each rank's gradient is scaled by `size`, so that `average_` of parameter gradients is correct.
         """
         self._require_one()
         return tensor
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by those of the first rank."""
+        """Replace tensors by the values of rank 0."""
         self._require_one()
 
     def text_of_first(self, text: str) -> str:
-        """Return the text that the first rank gives."""
+        """Return the text that rank 0 passes."""
         self._require_one()
         return text
 
     def are_equal(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether all ranks hold the same numbers, bit by bit."""
+        """Return whether the tensors of all ranks are equal bit for bit."""
         self._require_one()
         return True
 
     def _require_one(self) -> None:
         if self.size > 1:
-            raise RuntimeError(f"rank {self.index} of {self.size} has not joined the others")
+            raise RuntimeError(f"rank {self.index} of {self.size} is not connected to the others")
 
 
 ALONE = Ranks()
-"""A rank that trains by itself."""
+"""The rank of a run with a single process."""

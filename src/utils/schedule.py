@@ -1,10 +1,10 @@
-"""When things are due, counted in agent steps."""
+"""Schedules in agent steps."""
 
 import sys
 
 
 class Every:
-    """True once for each `interval` steps passed; an interval of 0 is never due.
+    """Return True once per `interval` steps. An interval of 0 is never due.
 
     >>> due = Every(10)
     >>> [step for step in range(0, 40, 4) if due(step)]
@@ -16,7 +16,7 @@ class Every:
         self._last = start // interval if interval else 0
 
     def __call__(self, step: int) -> bool:
-        """Return whether a multiple of the interval was reached since the last call."""
+        """Return whether `step` has reached a new multiple of the interval since the last call."""
         if not self.interval or step // self.interval <= self._last:
             return False
         self._last = step // self.interval
@@ -24,9 +24,9 @@ class Every:
 
 
 class UpdateRatio:
-    """Updates owed for the steps taken, train_ratio / (batch_size * sequence_length) per agent step.
+    """Updates due for the agent steps taken, train_ratio / (batch_size * sequence_length) per step.
 
-    They are exact over any number of calls. What one call owes beyond `max_owed` is forgiven.
+    Counts are exact over any number of calls. Updates of one call beyond `max_owed` are dropped.
 
     >>> owed = UpdateRatio(0.25, max_owed=8)
     >>> [owed(step) for step in (100, 102, 104, 108, 1000)]
@@ -41,17 +41,18 @@ class UpdateRatio:
         self._start_step: float | None = None
         self._paid = 0
         self.backlog = 0
-        """Updates that the last call left owed."""
+        """Updates that the last call postponed."""
 
     def __call__(self, step: int, most: int = sys.maxsize) -> int:
-        """Return the updates owed at `step`: one on the first call, no backlog for the steps before it.
+        """Return the updates due at `step`. The first call returns one, regardless of earlier steps.
 
-        Those beyond `most` stay owed.
+        Updates beyond `most` are postponed.
         """
         if self._start_step is None:
             self._start_step = step
             return 1
-        # Whole counts from a fixed step: fractions would drift. The small term is for ratios like 1/3.
+        # Counting from a fixed step avoids the drift of summed fractions. The small term corrects the
+        # rounding of ratios such as 1/3.
         total = int((step - self._start_step) * self.updates_per_step + 1e-6)
         owed, self._paid = total - self._paid, total
         if owed > self.max_owed:
@@ -61,11 +62,11 @@ class UpdateRatio:
         return owed - self.backlog
 
     def state_dict(self) -> dict[str, float | None]:
-        """Return the debt, with the ratio it was counted at."""
+        """Return the update count and its ratio."""
         ratio = self.updates_per_step
         return {"start_step": self._start_step, "paid": self._paid, "updates_per_step": ratio}
 
     def load_state_dict(self, state: dict[str, float | None]) -> None:
-        """Restore the update count; restart it if the ratio changed."""
+        """Restore the update count, or restart it if the ratio changed."""
         if state["updates_per_step"] == self.updates_per_step:
             self._start_step, self._paid = state["start_step"], int(state["paid"] or 0)

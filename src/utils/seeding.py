@@ -1,4 +1,4 @@
-"""One run seed, many independent named random streams."""
+"""Independent named random streams, derived from the seed of a run."""
 
 import os
 import random
@@ -12,15 +12,15 @@ _NUMPY_STATE = ("kind", "keys", "position", "has_gauss", "cached")
 
 
 def named_seed(run_seed: int, *path: str | int) -> int:
-    """Return a 63-bit seed for the stream `path` of a run; distinct paths give independent streams."""
+    """Return a 63-bit seed for the stream `path` of a run. Distinct paths give independent streams."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
-    # The length tells ("a",) from ("a", 0): SeedSequence pads short entropy with zeros.
+    # SeedSequence pads short entropy with zeros, so the length distinguishes ("a",) from ("a", 0).
     state = np.random.SeedSequence([run_seed, len(words), *words]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 
 
 def episode_seed(run_seed: int, env_index: int, episode_index: int) -> int:
-    """Return the seed of one episode, a non-negative 31-bit integer: the widest that every emulator takes."""
+    """Return the seed of an episode, a non-negative 31-bit integer, because some emulators accept no more."""
     return named_seed(run_seed, "episode", env_index, episode_index) & 0x7FFFFFFF
 
 
@@ -30,28 +30,31 @@ def numpy_generator(run_seed: int, name: str) -> np.random.Generator:
 
 
 def torch_generator(run_seed: int, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return torch's generator for the stream `name` on `device`; for `meta`, where nothing is drawn, any."""
+    """Return torch's generator for the stream `name` on `device`, or on the CPU for `meta`."""
     where = "cpu" if torch.device(device).type == "meta" else device
     return torch.Generator(device=where).manual_seed(named_seed(run_seed, name))
 
 
 def seed_global(run_seed: int) -> None:
-    """Seed the global generators, which initialise parameters and serve libraries that know no other."""
+    """Seed the global generators, used for initial parameters and by libraries without own generators."""
     random.seed(named_seed(run_seed, "python"))
     np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
     torch.manual_seed(named_seed(run_seed, "torch"))
 
 
 def choose_deterministic_kernels() -> None:
-    """Let every kernel of this process add up in a fixed order; torch warns where it has none that does.
+    """Use deterministic kernels in this process. Torch warns about operators without one.
 
-    Source: "Reproducibility" in torch's notes. To be called before the first matrix product on a GPU.
+    Call this before the first matrix product on a GPU, because cuBLAS reads its variable when it starts.
+
+    Source: "Reproducibility" in torch's notes.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Every new tensor would be filled, in case one is read before it is written.
+    # Filling every new tensor would cost time, and only matters if one is read before it is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
-    torch.backends.cudnn.benchmark = False  # may choose another kernel each time
+    # Benchmarks may choose a different kernel in each run.
+    torch.backends.cudnn.benchmark = False
 
 
 def global_state() -> dict[str, Any]:
@@ -66,7 +69,7 @@ def global_state() -> dict[str, Any]:
 
 
 def set_global_state(state: dict[str, Any]) -> None:
-    """Restore what `global_state` returned; GPUs that are not here now are skipped."""
+    """Restore the result of `global_state`. GPUs that this machine lacks are skipped."""
     python, numpy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
     np.random.set_state(tuple(numpy[name] for name in _NUMPY_STATE))

@@ -1,4 +1,4 @@
-"""Calls that are made beside the main thread, or at once, with one form of result."""
+"""Run calls in a background thread or immediately, both with futures as results."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -10,9 +10,9 @@ Result = TypeVar("Result")
 
 
 class SideThread:
-    """One thread that makes calls in the order in which they are begun.
+    """A thread that runs calls one after the other, in the order of submission.
 
-    It never keeps the process from ending: threads of `concurrent.futures` would wait for a call that hangs.
+    It never blocks the exit of the process, while `concurrent.futures` would wait for a call that hangs.
     """
 
     def __init__(self, name: str) -> None:
@@ -21,17 +21,17 @@ class SideThread:
         Thread(target=self._serve, name=name, daemon=True).start()
 
     def begin(self, call: Callable[[], Result]) -> Future[Result]:
-        """Return at once; the result of the future is that of the call, or raises what it raised."""
+        """Submit a call without waiting. The future returns its result or raises its error."""
         future = self._newest = Future()
         self._calls.put((call, future))
         return future
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when all calls have ended, or after so many seconds."""
+        """Wait until all calls have ended, or for `seconds`."""
         wait([self._newest] if self._newest else [], seconds)
 
     def close(self, seconds: float) -> None:
-        """Take no more calls; wait for those that are begun, but no longer than `seconds`."""
+        """Accept no more calls, and wait up to `seconds` for the submitted ones."""
         self._calls.put(None)
         self.wait(seconds)
 
@@ -40,20 +40,26 @@ class SideThread:
             call, future = begun
             try:
                 future.set_result(call())
-            except BaseException as error:  # for whoever asks for the result
+            except BaseException as error:
+                # `future.result()` raises the error in the caller's thread.
                 future.set_exception(error)
-            del begun, call, future  # else they would live until the next call
+            # References in these variables would keep objects alive until the next call.
+            del begun, call, future
 
 
 def at_once(call: Callable[[], Result]) -> Future[Result]:
-    """Make a call in this thread; raise what it raises."""
+    """Run a call in this thread and return its result as a future. Its errors are raised here."""
     future: Future[Result] = Future()
     future.set_result(call())
     return future
 
 
 def call_with_timeout(seconds: float, call: Callable[[], Result]) -> Result:
-    """Return or raise what a call in a thread does, which may outlive this; or raise a `TimeoutError`."""
+    """Run a call in a thread, and return its result or raise its error.
+
+    Raises:
+        TimeoutError: If the call does not end in time. Its thread then continues.
+    """
     side = SideThread("a call that may hang")
     answer = side.begin(call)
     side.close(seconds)

@@ -1,4 +1,4 @@
-"""A nest of tensors, arrays and plain values as two files that run no code: JSON and safetensors."""
+"""Save nested state (tensors, arrays and plain values) as JSON and safetensors, which execute no code."""
 
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,19 @@ from .durable_io import (
 )
 
 _PLAIN = (type(None), bool, int, float, str)
-_RESERVED = "__metadata__"  # safetensors has it for itself
+# Safetensors reserves this name.
+_RESERVED = "__metadata__"
 
 
 def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
-    """Write a nest as `<name>.json` and `<name>.safetensors`, bring both to disk, and say what was written.
+    """Write nested state to `<name>.json` and `<name>.safetensors`, and return their records.
 
-    A nest is dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers, strings,
-    True, False and None. Keys may be numbers. Tuples come back as lists, subclasses of dict as dict. A
-    `TypeError` names the path of anything else, and nothing is written.
+    State consists of dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers,
+    strings, True, False and `None`. Keys may be numbers. Tuples are loaded as lists, and subclasses of dict
+    as dict.
+
+    Raises:
+        TypeError: For any other value, with its path. In this case no file is written.
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, (), tensors)
@@ -38,27 +42,31 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
 
 
 def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> Any:
-    """Return the nest that `save_state` wrote, bit for bit, tensors on `device`; else a `UserError`."""
+    """Return the state that `save_state` wrote, bit for bit, with tensors on `device`.
+
+    Raises:
+        UserError: If a file is missing or damaged.
+    """
     tensors = read_tensors(folder / f"{name}.safetensors")
     path = folder / f"{name}.json"
     plain = read_json(path)
     with reading(path):
         state = _join(plain, tensors, torch.device(device))
     if tensors:
-        reason = f"{path.name} knows no tensor {min(tensors)!r}"
+        reason = f"{path.name} does not list tensor {min(tensors)!r}"
         raise corrupt_file_error(folder / f"{name}.safetensors", reason)
     return state
 
 
 def check_structure(state: Any, own: Any, name: str = "") -> None:
-    """Raise `ValueError`, naming the first difference, for a nest that cannot take the place of `own`.
+    """Raise a `ValueError` with the first difference if `state` cannot replace `own`.
 
-    Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, all else the
-    same type; whole numbers are counts, at least 0 and below 2**63. `name` is the place in a larger nest.
+    Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, and other
+    values the same type. Integers are counts in [0, 2**63). `name` is the path within a larger state.
     """
     if isinstance(own, dict) and isinstance(state, dict):
         for key in sorted(state.keys() ^ own.keys(), key=str):
-            raise ValueError(f"{name}{key} is {'missing' if key in own else 'not known'}")
+            raise ValueError(f"{name}{key} is {'missing' if key in own else 'unknown'}")
         for key in own:
             check_structure(state[key], own[key], f"{name}{key}/")
     elif isinstance(own, list | tuple) and isinstance(state, list | tuple) and len(own) == len(state):
@@ -69,7 +77,7 @@ def check_structure(state: Any, own: Any, name: str = "") -> None:
 
 
 def check_finite(state: Any, name: str = "") -> None:
-    """Raise `ValueError`, naming the first tensor or array of a nest that has a NaN or an infinity."""
+    """Raise a `ValueError` with the path of the first tensor or array that has a NaN or an infinity."""
     if isinstance(state, dict | list | tuple):
         for key, value in state.items() if isinstance(state, dict) else enumerate(state):
             check_finite(value, f"{name}{key}/")
@@ -88,12 +96,13 @@ def _form(value: Any) -> str:
 
 
 def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
-    """Return `value` as JSON has it; tensors and arrays go into `tensors`, with a marker in their place."""
+    """Return `value` in JSON types. Tensors and arrays move to `tensors`, and markers replace them."""
     if isinstance(value, Tensor):
         return {"$tensor": _put(value, path, tensors)}
     if isinstance(value, np.ndarray | np.generic):
         marker = "$array" if isinstance(value, np.ndarray) else "$scalar"
-        try:  # no copy where torch takes its memory
+        # Memory that torch accepts is shared, not copied.
+        try:
             tensor = torch.from_numpy(np.require(value, requirements=["C", "W"]))
         except (TypeError, ValueError) as error:
             raise _refusal(value.dtype, path) from error
@@ -110,14 +119,16 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
     for key in value:
         if type(key) not in _PLAIN:
             raise _refusal(key, (*path, str(key)))
-    return {"$items": items}  # in an object JSON would turn the number 1 into the word "1"
+    # A JSON object would turn the key 1 into the string "1".
+    return {"$items": items}
 
 
 def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
     if tensor.dtype not in SAFETENSORS_DTYPES:
         raise _refusal(tensor.dtype, path)
     name = "/".join(path)
-    while name in tensors or name == _RESERVED:  # keys may hold a slash too
+    # Names may collide, because keys may contain slashes.
+    while name in tensors or name == _RESERVED:
         name += "'"
     tensors[name] = tensor
     return name
@@ -125,14 +136,17 @@ def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> s
 
 def _refusal(what: Any, path: tuple[str, ...]) -> TypeError:
     name = f"of dtype {what}" if isinstance(what, np.dtype | torch.dtype) else f"a {type(what).__name__}"
-    return TypeError(f"`{'/'.join(path)}` is {name}, which no checkpoint can hold")
+    return TypeError(f"`{'/'.join(path)}` is {name}, which checkpoints do not support")
 
 
 def _join(plain: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
-    """Return the nest again; tensors leave `tensors` and the file that they were views of."""
+    """Return the original state with copies of the tensors, and remove these from `tensors`.
+
+    Each tensor's name occurs once.
+    """
     if isinstance(plain, list):
         return [_join(item, tensors, device) for item in plain]
-    match plain:  # each name stands once
+    match plain:
         case {"$tensor": name}:
             return tensors.pop(name).to(device, copy=True)
         case {"$array": name}:

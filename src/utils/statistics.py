@@ -1,4 +1,4 @@
-"""Aggregate scores over seeds: the interquartile mean, and its bootstrap interval.
+"""Aggregate scores over seeds: interquartile mean and bootstrap interval.
 
 Reference:
     Agarwal et al. 2021, arXiv:2108.13264, "Deep Reinforcement Learning at the Edge of the
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SEEDS = 4
-"""Fewest seeds with a whole seed in each quarter; of fewer the interquartile mean is the mean."""
+"""Minimum seeds for an interquartile mean. With fewer, a quarter has no whole seed, and it is the mean."""
 
 _RESAMPLES = 2000
 _PERCENTILES = (2.5, 97.5)
 
 
 def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
-    """Return the mean along an axis without the lowest and the highest quarter, each rounded down.
+    """Return the mean along an axis without the lowest and highest quarter, each rounded down.
 
     >>> float(interquartile_mean(np.array([1.0, 2.0, 4.0, 100.0])))
     3.0
@@ -27,15 +27,16 @@ def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np
 
 
 def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return both ends of the 95 % percentile interval of the interquartile mean.
+    """Return both ends of the 95 % bootstrap percentile interval of the interquartile mean.
 
-    Whole rows are drawn again, with replacement, 2,000 times and from one seed: equal scores have equal ends.
+    Rows are resampled with replacement 2,000 times. The generator has a fixed seed, so results are
+    deterministic.
 
     Args:
-        scores: (seeds, ...) one row for each seed of one group, the stratum.
+        scores: (seeds, ...) one row per seed of a group (stratum).
 
     Returns:
-        Two arrays (...), the lower and the upper ends; one seed has an interval of width 0.
+        Two arrays (...), the lower and upper ends. For one seed the interval has width 0.
     """
     drawn = np.random.default_rng(0).integers(len(scores), size=(_RESAMPLES, len(scores)))
     low, high = np.percentile(interquartile_mean(scores[drawn], axis=1), _PERCENTILES, axis=0)

@@ -1,9 +1,9 @@
-"""One time step of an environment, as environments deliver it and the replay stores it.
+"""Time steps of environments, in the format that environments return and the replay stores.
 
-A record is one stored index t, in the arrival convention: the observation, the reward received on arriving
-at it, its flags, and the action chosen after seeing it. The final observation of an episode is a record of
-its own (`is_last`), whose action is zeros; the next record is the first observation of the next episode
-(`is_first`, reward 0). An episode of n actions is n + 1 records.
+A record is one stored index t in the arrival convention. It consists of an observation, the reward received
+on arrival, its flags, and the action chosen after seeing it. The final observation of an episode is a
+separate record (`is_last`) with zeros as its action. The next record is the first observation of the next
+episode (`is_first`, reward 0). An episode of n actions has n + 1 records.
 """
 
 from collections.abc import Mapping
@@ -37,20 +37,20 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """Actions as the model sees them: one-hot vectors when discrete, numbers in [-1, 1] when continuous."""
+    """The model's action format: one-hot vectors if discrete, numbers in [-1, 1] if continuous."""
 
     size: int
-    """Width of the action vector: number of choices, of all parts together, or of continuous dimensions."""
+    """Width of the action vector: the number of choices (summed over parts) or continuous dimensions."""
 
     is_discrete: bool
 
     parts: tuple[int, ...] = ()
-    """Numbers of choices of which one each is taken, where there are several at once: the vector is their
-    one-hot blocks, one after the other. () for one choice, and for numbers."""
+    """Number of choices of each part of a multi-discrete action, or () for other actions. The vector is the
+    concatenation of one-hot blocks."""
 
     @property
     def text(self) -> str:
-        """The space, to read.
+        """A readable description of the space.
 
         >>> ActionSpec(4, is_discrete=True).text, ActionSpec(1, is_discrete=False).text
         ('one of 4', '1 number in [-1, 1]')
@@ -72,7 +72,7 @@ class EnvSpec:
     """Names, shapes and limits of a vector environment of any suite."""
 
     name: str
-    """The name that users type: `atari/pong`, `CartPole-v1`, `catch`."""
+    """Name in user settings: `atari/pong`, `CartPole-v1`, `catch`."""
 
     observation: dict[str, ArraySpec]
     action: ActionSpec
@@ -81,17 +81,17 @@ class EnvSpec:
     """Emulator frames per agent step."""
 
     longest_episode: int | None = None
-    """Most steps of an episode; None without a limit."""
+    """Maximum number of steps per episode, or `None` without a limit."""
 
     notices: tuple[str, ...] = ()
-    """One sentence for each conversion of observations that may surprise a user."""
+    """One sentence per conversion of observations that may surprise a user."""
 
     renders: bool = False
     """Whether the environment can be made with `render_mode="rgb_array"`."""
 
     @property
     def observation_text(self) -> str:
-        """The observation space, to read: name, dtype and shape of each part."""
+        """A readable description of the observation space: name, dtype and shape of each part."""
         shapes = {name: "x".join(map(str, part.shape)) for name, part in self.observation.items()}
         return ", ".join(f"{name} {part.dtype} {shapes[name]}" for name, part in self.observation.items())
 
@@ -103,16 +103,16 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True)
 class TimeStep:
-    """The next record of each of N environments, before its action is chosen; row i is environment i.
+    """The next record of each of N environments, without the action. Row i belongs to environment i.
 
-    Every array owns its memory. Environments never write into a step that they have returned.
+    Every array owns its memory. Environments never modify a step after returning it.
     """
 
     observation: dict[str, NDArray]
     """(N, *shape) in the dtype of the spec."""
 
     reward: NDArray[np.float32]
-    """(N,) received on arrival, raw units; 0 where `is_first`."""
+    """(N,) reward received on arrival in raw units, 0 where `is_first`."""
 
     is_first: NDArray[np.bool_]
     """(N,) first observation of an episode."""
@@ -121,11 +121,11 @@ class TimeStep:
     """(N,) final observation of an episode, terminated or truncated."""
 
     is_terminal: NDArray[np.bool_]
-    """(N,) terminated: there is no future to bootstrap from. Never true for a truncation alone."""
+    """(N,) terminated: returns are not bootstrapped from here. False if an episode is only truncated."""
 
     @classmethod
     def empty(cls, spec: EnvSpec) -> "TimeStep":
-        """Return zeros for all environments of `spec`."""
+        """Return a step of zeros for all environments of `spec`."""
         size = spec.num_envs
         shown = {key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()}
         flags = (np.zeros(size, np.bool_) for _ in range(3))
@@ -133,7 +133,7 @@ class TimeStep:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Total bytes of all arrays."""
         flags = (self.is_first, self.is_last, self.is_terminal)
         return sum(array.nbytes for array in (*self.observation.values(), self.reward, *flags))
 

@@ -1,8 +1,8 @@
-"""Numbers with their units, as text."""
+"""Format numbers with units."""
 
 
 def size_text(nbytes: int) -> str:
-    """Return bytes in GiB or MiB, to read.
+    """Format bytes in GiB or MiB.
 
     >>> size_text(3 * 2**29), size_text(5 * 2**19)
     ('1.50 GiB', '2.5 MiB')
@@ -11,7 +11,7 @@ def size_text(nbytes: int) -> str:
 
 
 def count_text(number: float, noun: str) -> str:
-    """Return a number with its noun.
+    """Format a number with its noun in singular or plural.
 
     >>> count_text(1, "update"), count_text(12_365, "update")
     ('1 update', '12,365 updates')

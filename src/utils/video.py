@@ -1,4 +1,4 @@
-"""Frames, uint8 (time, height, width, 3) RGB, to files: MP4 and GIF videos, and animated images."""
+"""Write RGB frames, uint8 (time, height, width, 3), as MP4, GIF or animated PNG."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -15,27 +15,32 @@ from .errors import UserError
 
 Frame = NDArray[np.uint8]
 VIDEO_SUFFIXES = (".mp4", ".gif")
-_SHORTEST_GIF_FRAME_MS = 20  # browsers show shorter ones at 10 frames per second
-_X264_OPTIONS = {"crf": "18", "preset": "veryfast"}  # crf 18: losses are not visible
+# Browsers slow shorter frames down to 10 frames per second.
+_SHORTEST_GIF_FRAME_MS = 20
+# Losses are invisible at crf 18.
+_X264_OPTIONS = {"crf": "18", "preset": "veryfast"}
 
 
 def require_video_path(path: Path) -> None:
-    """Refuse a kind of file that `save_video` does not know."""
+    """Raise a `UserError` if `save_video` does not support the suffix of a path."""
     if path.suffix not in VIDEO_SUFFIXES:
         named = path if path.name else path / "episode"
         raise UserError(
-            f"video={path} is of no known kind; a video ends in {' or '.join(VIDEO_SUFFIXES)}. "
+            f"video={path} must end in {' or '.join(VIDEO_SUFFIXES)}. "
             f"Use video={named.with_suffix(VIDEO_SUFFIXES[0])}."
         )
 
 
 def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
-    """Write frames to an MP4 (H.264) or GIF file, which appears complete or not at all.
+    """Write frames to an MP4 (H.264) or GIF file. An existing file is replaced atomically.
 
-    MP4 is written frame by frame, without memory for the episode; an odd height or width is made even by
-    repeating the last row or column. GIF keeps the encoded frames until the end, and has at most 50 frames
-    per second; equal neighbours become one longer frame. An existing file is replaced. A `UserError` for
-    another suffix, a `ValueError` if there is no frame.
+    MP4 is encoded frame by frame in constant memory. An odd height or width becomes even by repeating the
+    last row or column. GIF stores the encoded frames until the end and has at most 50 frames per second.
+    Equal consecutive frames become one longer frame.
+
+    Raises:
+        UserError: For any other suffix.
+        ValueError: If `frames` is empty.
     """
     require_video_path(path)
     write = _write_mp4 if path.suffix == ".mp4" else _write_gif
@@ -60,7 +65,7 @@ def encode_image(image: Frame) -> bytes:
 
 
 def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
-    """Return frames as an animated PNG, which a browser repeats without end; pixels are exact."""
+    """Return frames as a lossless animated PNG that repeats forever."""
     first, *rest = [Image.fromarray(frame) for frame in frames]
     buffer = io.BytesIO()
     first.save(buffer, format="PNG", save_all=True, append_images=rest, duration=1000 / fps, loop=0)
@@ -68,16 +73,19 @@ def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
 
 
 def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
-    """Encode with x264 as yuv420p, the only pixel format that every player and browser shows."""
+    """Encode with x264 as yuv420p, the only pixel format that every player and browser supports."""
     height, width = first.shape[:2]
-    import av  # a run that makes no MP4 needs none of its libraries
+    # Runs without MP4 videos do not need these libraries.
+    import av
 
     with av.open(str(path), "w", format="mp4") as container:
         rate = Fraction(fps).limit_denominator(1000)
         stream = container.add_stream("libx264", rate=rate, options=_X264_OPTIONS)
         stream.pix_fmt = "yuv420p"
-        stream.codec_context.thread_count = 1  # frames are small, and each thread reserves 72 MB of addresses
-        stream.height, stream.width = height + height % 2, width + width % 2  # its colour planes are halved
+        # Frames are small, and each thread reserves 72 MB of address space.
+        stream.codec_context.thread_count = 1
+        # The color planes of yuv420p have half the height and width.
+        stream.height, stream.width = height + height % 2, width + width % 2
         for frame in chain([first], rest):
             even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
             container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
@@ -85,8 +93,9 @@ def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> N
 
 
 def _write_gif(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
-    """Encode with the best 256 colours of each frame, without dithering."""
-    duration_ms = max(_SHORTEST_GIF_FRAME_MS, 10 * round(100 / fps))  # GIF counts in hundredths of a second
+    """Encode with an optimal palette of 256 colors per frame, without dithering."""
+    # GIF durations are multiples of 10 ms.
+    duration_ms = max(_SHORTEST_GIF_FRAME_MS, 10 * round(100 / fps))
     images = map(Image.fromarray, rest)
     begun = Image.fromarray(first)
     begun.save(path, format="GIF", save_all=True, append_images=images, duration=duration_ms, loop=0)

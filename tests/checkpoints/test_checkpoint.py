@@ -192,7 +192,7 @@ def test_an_interrupted_save_leaves_the_earlier_checkpoint_or_a_whole_new_one() 
 def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
     save(tmp_path, 10)
     before = files_in(tmp_path)
-    with pytest.raises(TypeError, match=r"`no tensor` is a function, which no checkpoint can hold"):
+    with pytest.raises(TypeError, match=r"`no tensor` is a function, which checkpoints do not support"):
         save(tmp_path, 20, model={"no tensor": lambda: 0})
     assert files_in(tmp_path) == before
     save(tmp_path, 20)

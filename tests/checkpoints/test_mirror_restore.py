@@ -80,11 +80,11 @@ START = ("run_dir=new", *CARTPOLE)
         ),
         (["resume=s3://bucket/runs/pole"], "resume=s3://bucket/runs/pole could not be restored: "),
         (["resume=s3://me:{marker}@bucket/pole"], "credentials or a query"),
-        (["resume=s4://bucket/pole"], "fsspec knows no protocol s4. The most useful are s3, gs"),
+        (["resume=s4://bucket/pole"], "fsspec does not support s4. The most useful are s3, gs"),
         ([*START, "checkpoint.mirror=s3://me:{marker}@bucket/runs"], "credentials or a query"),
         ([*START, "checkpoint.mirror='s3://bucket/runs?token={marker}'"], "credentials or a query"),
         ([*START, "checkpoint.mirror=/backup"], "Write a folder as checkpoint.mirror=file:///backup."),
-        ([*START, "checkpoint.mirror=s3://"], "its name is not a folder"),
+        ([*START, "checkpoint.mirror=s3://"], "has no folder"),
         ([*START, "checkpoint.mirror=s4://bucket"], "The most useful are s3, gs"),
         ([*START, "checkpoint.mirror=oss://bucket"], "a package that is missing: Install ossfs to access"),
         (

@@ -257,7 +257,7 @@ def test_a_current_folder_that_is_gone_is_told_before_anything_is_loaded(tmp_pat
     ended = subprocess.run([sys.executable, "-c", code, str(gone)], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (
         2,
-        "error: the current folder is gone. Change to one that is there, as by cd ~.\n",
+        "error: the current folder was deleted. Change to another one (cd ~).\n",
     )
 
 

@@ -67,7 +67,7 @@ def test_help_is_shown_and_all_else_is_refused(capsys: pytest.CaptureFixture[str
     assert done.value.code == 0
     assert "whether this machine can train" in capsys.readouterr().out
     message = error_of(capsys, lambda: main(["device=cuda"]))
-    assert message == "unrecognized arguments: device=cuda; --help shows how to write the command."
+    assert message == "unrecognized arguments: device=cuda. Use --help for usage."
 
 
 def test_the_script_says_how_to_install_when_nothing_is_installed() -> None:

@@ -211,7 +211,9 @@ def test_a_size_that_no_tensor_can_have_is_refused_before_it_is_computed_with(si
 def test_a_choice_given_as_text_from_python_is_the_member_it_names() -> None:
     assert WorldModelConfig(objective="barlow") == WorldModelConfig(objective=Objective.barlow)  # pyright: ignore[reportArgumentType]
     assert ReplayConfig(storage="mmap").storage is ReplayStorage.mmap  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UserError, match=r"world_model.objective=barlo is none of .* Did you mean `barlow`"):
+    with pytest.raises(
+        UserError, match=r"world_model.objective=barlo is not one of .* Did you mean `barlow`"
+    ):
         WorldModelConfig(objective="barlo")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UserError, match=r"buffer\.storage=None is none of ram, mmap, cuda"):
+    with pytest.raises(UserError, match=r"buffer\.storage=None is not one of ram, mmap, cuda"):
         ReplayConfig(storage=None)  # pyright: ignore[reportArgumentType]

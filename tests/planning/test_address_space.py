@@ -69,6 +69,6 @@ def test_each_form_that_a_failed_allocation_takes_names_the_limit(error: str) ->
     program = f"from reverie.utils.errors import exit_on_user_error\nwith exit_on_user_error(): raise {error}"
     shell = ["bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash"]
     ended = subprocess.run([*shell, sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.returncode == 2 and "ulimit -v allows 4,000,000 KiB" in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and "4,000,000 KiB (ulimit -v) is exhausted" in ended.stderr, ended.stderr
     without = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert without.returncode == 1 and "Traceback" in without.stderr

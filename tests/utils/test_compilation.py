@@ -72,6 +72,6 @@ def test_a_file_where_the_compiler_wants_its_folder_is_one_sentence(variable: st
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"error: torch's compiler cannot make its folder {taken}: File exists. Set TORCHINDUCTOR_CACHE_DIR, "
-        "or TMPDIR, where it lies otherwise, to a folder that can be written to.\n"
+        f"error: torch's compiler cannot create its folder {taken}: File exists. Set TORCHINDUCTOR_CACHE_DIR "
+        "(or TMPDIR, its default location) to a writable folder.\n"
     )

@@ -96,7 +96,7 @@ def test_a_tensor_with_a_graph_is_refused_by_name_and_nothing_is_added(tensor: T
 
 
 def test_a_tensor_with_a_dimension_is_refused_by_name_and_shape() -> None:
-    with pytest.raises(ValueError, match=r"`loss` must be one number, got a tensor of shape \(16, 64\)"):
+    with pytest.raises(ValueError, match=r"`loss` must be a scalar, got a tensor of shape \(16, 64\)"):
         MetricMeans().add({"loss": torch.zeros(16, 64)})
 
 

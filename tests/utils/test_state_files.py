@@ -109,7 +109,7 @@ def test_the_library_of_the_format_knows_the_name_of_every_dtype(tmp_path: Path)
 def test_what_cannot_be_written_is_named_and_nothing_is_written(
     tmp_path: Path, value: Any, message: str
 ) -> None:
-    with pytest.raises(TypeError, match=f"^{message} which no checkpoint can hold"):
+    with pytest.raises(TypeError, match=f"^{message} which checkpoints do not support"):
         save_state(tmp_path, "state", {"a": [value]})
     assert list(tmp_path.iterdir()) == []
 

@@ -116,7 +116,7 @@ def test_a_video_of_unknown_kind_is_refused_before_anything_is_made(tmp_path: Pa
     with pytest.raises(UserError) as refused:
         save_video(path, moving_square(2), fps=15)
     repair = f"Use video={path.with_suffix('.mp4')}."
-    assert str(refused.value) == f"video={path} is of no known kind; a video ends in .mp4 or .gif. {repair}"
+    assert str(refused.value) == f"video={path} must end in .mp4 or .gif. {repair}"
     assert list(tmp_path.iterdir()) == []
 
 
