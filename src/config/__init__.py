@@ -1,1 +1,1 @@
-"""The whole run as one dataclass, and the way from what a user types to it."""
+"""Configuration of a run: dataclasses, and their composition from user input."""

@@ -1,15 +1,15 @@
-"""What every use of a Ray cluster needs."""
+"""Requirements of Ray clusters."""
 
 import importlib.util
 
 from ..utils.errors import UserError
 
 LEAST_OBJECT_STORE_MIB = 80
-"""Ray starts no object store that is smaller than 75 MiB."""
+"""Ray refuses object stores below 75 MiB."""
 
 
 def require_ray(asked: str, otherwise: str = "") -> None:
-    """Refuse what needs the package ray, as it was typed, where it is missing; does not import it."""
+    """Raise a `UserError` if the setting `asked` needs ray and it is not installed. Ray is not imported."""
     if importlib.util.find_spec("ray") is None:
         repair = f"Run `pip install 'reverie[ray]'`{otherwise}."
-        raise UserError(f"{asked} needs the package ray, which is not installed here. {repair}")
+        raise UserError(f"{asked} needs the package ray, which is not installed. {repair}")

@@ -1,4 +1,4 @@
-"""Compose a run, or the runs of a sweep, from what a user typed."""
+"""Compose the configuration of a run or sweep from command-line overrides."""
 
 import itertools
 import os
@@ -27,13 +27,13 @@ _SWEEPER = "hydra/sweeper"
 def compose_jobs(
     arguments: Sequence[str], *, multirun: bool = False, config_dir: str | None = None
 ) -> list[DictConfig]:
-    """Return the configuration of every job that overrides ask for, not resolved, in its workflow's schema.
+    """Return the unresolved configuration of every job in its workflow's schema.
 
-    With `multirun` an override may list several values; a sweeper other than Hydra's own is the only one to
-    know its jobs, so then there are none. `config_dir` has further files for the groups.
+    With `multirun` an override may list several values. Only Hydra's own sweeper can list its jobs in
+    advance, so the result is empty for any other. `config_dir` contains additional files for groups.
 
     Raises:
-        UserError: If an override is wrong, or a file of the configuration is.
+        UserError: If an override or a configuration file is invalid.
     """
     register_schemas()
     arguments = with_experiment(arguments)
@@ -48,52 +48,53 @@ def compose_jobs(
         try:
             composed = [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-            raise explain(error) from error  # ValueError: Hydra's own, for malformed groups
+            # Hydra raises a ValueError for malformed groups.
+            raise explain(error) from error
     typed_keys = [override.key_or_group for override in overrides]
     if multirun and _SWEEPER in typed_keys:
         return []
     folders = [job.run_dir for job in composed if job.run_dir is not None]
     if len(set(folders)) < len(folders):
-        repair = f"Leave it out, or name the folder of all jobs by hydra.sweep.dir={folders[0]}."
-        raise UserError(f"run_dir={folders[0]} would hold {count_text(len(folders), 'run')}. {repair}")
+        repair = f"Omit it, or set the folder of all jobs with hydra.sweep.dir={folders[0]}."
+        raise UserError(f"run_dir={folders[0]} would contain {count_text(len(folders), 'run')}. {repair}")
     if multirun:
         _check_sweep(overrides, len(jobs))
     return [in_own_schema(job, typed_keys) for job in composed]
 
 
 def _check_sweep(overrides: list[Override], count: int) -> None:
-    """Refuse folders of `hydra.sweep` that hold a run, or would hold several."""
+    """Raise a `UserError` if a folder of `hydra.sweep` contains a run or would contain several."""
     typed = {override.key_or_group: str(override.value()) for override in overrides}
     folder, name = typed.get("hydra.sweep.dir", ""), typed.get("hydra.sweep.subdir", "${}")
     if count > 1 and "${" not in name:
-        found = f"hydra.sweep.subdir={name} would hold {count_text(count, 'run')}"
-        raise UserError(f"{found}. Leave it out: each job gets its number.")
+        found = f"hydra.sweep.subdir={name} would contain {count_text(count, 'run')}"
+        raise UserError(f"{found}. Omit it to use the number of each job.")
     for number in range(count if folder and "${" not in folder else 0):
         run = Path(folder, str(number) if "${" in name else name)
         if os.path.lexists(run / "config.yaml"):
-            raise UserError(f"{run} already holds a run. Name another folder by hydra.sweep.dir=.")
+            raise UserError(f"{run} already contains a run. Set another folder with hydra.sweep.dir=.")
 
 
 def with_experiment(arguments: Sequence[str]) -> list[str]:
-    """Return overrides with the experiment `dreamer` if they name an environment and no experiment."""
+    """Add the experiment `dreamer` to overrides that choose an environment but not an experiment."""
     groups = {argument.partition("=")[0] for argument in arguments}
     return ["experiment=dreamer"] * ("env" in groups and "experiment" not in groups) + [*arguments]
 
 
 def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
-    """Return the overrides of each job, as Hydra's own sweeper makes them."""
+    """Return the overrides of each job, in the format of Hydra's own sweeper."""
     sweeps = [override for override in overrides if override.is_sweep_override()]
     if not multirun:
         if sweeps:
             listed = f"{as_typed(sweeps[0])} lists several values"
-            raise UserError(f"{listed}; add -m to train a job for each, or name one.")
+            raise UserError(f"{listed}. Add -m to train a job for each, or set a single value.")
         if lines := [line for each in overrides if (line := str(each.input_line)).startswith("hydra.sweep.")]:
-            raise UserError(f"{lines[0]} is about several jobs; add -m, or name a run by run_dir=.")
+            raise UserError(f"{lines[0]} applies to several jobs. Add -m, or use run_dir= for a single run.")
         return [[str(override.input_line) for override in overrides]]
     if any(override.key_or_group == _SWEEPER for override in overrides):
-        # Composed without what another sweeper chooses: a mistake in the rest is found.
+        # Another sweeper chooses these values. The rest is still composed to find mistakes in it.
         overrides = [override for override in overrides if not override.is_sweep_override()]
     try:
         return BasicSweeper.split_arguments(overrides, None)[0]
     except HydraException as error:
-        raise UserError(f"{first_line(error)}: an interval is not a list of jobs; write a,b,c.") from error
+        raise UserError(f"{first_line(error)}: an interval is not a list of jobs. Write a,b,c.") from error

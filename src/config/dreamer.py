@@ -1,7 +1,7 @@
-"""The settings of a Dreamer run: those of every run, and what only Dreamer reads."""
+"""Settings of a Dreamer run, which extend the common settings."""
 
 # pyright: reportIncompatibleVariableOverride=false
-# A section of this run is a subclass of the section of every run; nobody assigns a plain one.
+# Sections are subclasses of the common sections, and fields are never assigned a base-class instance.
 
 import math
 from dataclasses import dataclass, field
@@ -24,45 +24,45 @@ class DreamerTraining(TrainingConfig):
     """Replayed steps trained on per agent step."""
 
     sequence_length: int = 64
-    """Trained steps per window, from 2 to 1024, each of which the plan of a run rehearses; the window
-    also holds one earlier record for its context."""
+    """Trained steps per window, from 2 to 1024. The dry run of a plan includes all of them. A window also
+    contains one earlier record as context."""
 
     offline: bool = False
-    """Learn from the replay alone, which `buffer.prefill` or a resumed run has filled: no environment is
-    acted in but for evaluation, and steps are counted as if one was."""
+    """Train only on the replay, filled by `buffer.prefill` or a resumed run. Environments step only during
+    evaluations, but agent steps are counted as if they stepped."""
 
     overlap: bool = False
-    """Whether environments step in a thread of their own while updates run. The run ends bit for bit as
-    without; it is faster where a step takes long, or updates run on a GPU."""
+    """Step environments in a separate thread during updates. Results are bit-for-bit equal. This is faster
+    if environments are slow or updates run on a GPU."""
 
     warmup_steps: int = 0
     """Agent steps during which only the world model is trained."""
 
     log_interval: int = 1000
-    """Agent steps between lines of metrics; at least 1."""
+    """Agent steps between lines of metrics, at least 1."""
 
     evaluation_interval: int = 0
     """Agent steps between evaluations."""
 
     evaluation_episodes: int = 10
-    """Episodes of one evaluation."""
+    """Episodes per evaluation."""
 
     probe_interval: int = 0
-    """Agent steps between probes of what the model of Pong knows (`probe/...`); 0 makes none."""
+    """Agent steps between probes of a Pong world model (`probe/...`), or 0 for never."""
 
     video_interval: int = 10_000
     """Agent steps between videos of an episode and of open-loop predictions."""
 
     max_consecutive_nonfinite: int = 10
-    """Updates in a row with a loss or gradient that is not finite, none of which is applied, before the run
-    returns to its newest checkpoint; the second time it stops with exit code 4."""
+    """Consecutive skipped updates (with a loss or gradient that is not finite) before the run returns to its
+    newest checkpoint. The second time, it stops with exit code 4."""
 
     max_updates_per_step: int = 64
-    """Most updates made at once, after one step of all environments; a stall that owes more is forgiven."""
+    """Maximum updates after one step of all environments. After a stall, updates beyond it are dropped."""
 
     rank_timeout: float = 20.0
-    """Seconds that a process started by torchrun waits for the others in an update before it ends with exit
-    code 8; while one compiles, evaluates or saves, they wait as long as it gives signs of life."""
+    """Seconds that a process of torchrun waits for the others in an update before it ends with exit code 8.
+    While one compiles, evaluates or saves, the others wait as long as it sends heartbeats."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,24 +71,24 @@ class DreamerTraining(TrainingConfig):
         counts = ("log_interval", "evaluation_episodes", "max_consecutive_nonfinite", "max_updates_per_step")
         require_range("training", self, *intervals, ge=0)
         require_range("training", self, *counts, ge=1)
-        # Two steps at least: the return of a replayed step is made of what follows it.
+        # The return of a replayed step depends on the following steps, so a window needs at least two.
         require_range("training", self, "sequence_length", ge=2, le=1024)
         require_range("training", self, "train_ratio", gt=0)
         if self.overlap and self.offline:
             raise UserError(
-                "training.overlap=true steps environments beside updates, but training.offline=true has none "
-                "that step. Set one of them to false."
+                "training.overlap=true steps environments during updates, but training.offline=true never "
+                "steps them. Set one of them to false."
             )
 
     @property
     def planned_updates(self) -> int:
-        """Updates of the whole run; the first is made at once."""
+        """Updates of the whole run, including one at step `first_update`."""
         steps = self.total_timesteps - self.first_update
         return 1 + int(steps * self.updates_per_step) if steps >= 0 else 0
 
     @property
     def first_update(self) -> int:
-        """Agent steps before the first update: none offline, where the replay is full at once."""
+        """Agent steps before the first update, 0 offline because the replay is filled from the start."""
         return 0 if self.offline else self.learning_starts
 
     @property
@@ -99,20 +99,20 @@ class DreamerTraining(TrainingConfig):
 
 @dataclass(kw_only=True, slots=True)
 class CollectConfig:
-    """Settings of the processes that only act, for environments that are slow."""
+    """Settings of collectors, processes that only collect experience in slow environments."""
 
     collectors: int = 0
-    """Processes of a Ray cluster that only act, each in an equal part of the environments; 0 for none."""
+    """Collector processes on a Ray cluster, each with an equal share of the environments, or 0 for none."""
 
     address: str | None = None
-    """`auto`, or the address of a cluster to join; null starts one here and stops it at the end."""
+    """`auto` or the address of a cluster to join. null starts a local one and stops it at the end."""
 
     steps: int = 16
-    """Steps that a collector takes in each of its environments before it sends them and gets new weights."""
+    """Steps per environment that a collector makes before it sends them and receives new weights."""
 
     max_staleness: int = 64
-    """Most updates between the weights that chose an action and the moment when the step is added to the
-    replay; the learner waits for steps that are on their way rather than pass it."""
+    """Maximum updates between the weights that chose an action and the addition of its step to the replay.
+    The learner waits for steps in flight to stay within this limit."""
 
     def __post_init__(self) -> None:
         require_range("collect", self, "collectors", ge=0)
@@ -137,8 +137,8 @@ class DreamerTrainConfig(TrainConfig):
             self._check_collectors()
         elif self.collect.address:
             raise UserError(
-                f"collect.address={self.collect.address} is for collectors, and there are none. "
-                "Set collect.collectors, or leave it out."
+                f"collect.address={self.collect.address} has no effect without collectors. "
+                "Set collect.collectors, or omit it."
             )
         if self.training.probe_interval:
             check_is_pong(self.env, f"training.probe_interval={self.training.probe_interval}")
@@ -146,20 +146,20 @@ class DreamerTrainConfig(TrainConfig):
         self._check_updates()
 
     def _check_collectors(self) -> None:
-        """Refuse collectors that have nothing to play, or unequal parts."""
+        """Raise a `UserError` for collectors without environments or with unequal shares."""
         count, num_envs = self.collect.collectors, self.env.num_envs
         asked = f"collect.collectors={count}"
         require_ray(asked, ", or set collect.collectors=0")
         if self.training.offline:
-            raise UserError(f"{asked} would act, and training.offline=true never does. Leave one out.")
+            raise UserError(f"{asked} would act, but training.offline=true never does. Omit one of them.")
         if self.training.overlap:
-            raise UserError(f"{asked} act beside the updates already. Leave training.overlap=true out.")
+            raise UserError(f"{asked} already act during updates. Omit training.overlap=true.")
         if num_envs % count:
             more = -(-num_envs // count) * count
-            raise UserError(f"{asked} cannot divide env.num_envs={num_envs} evenly. Set env.num_envs={more}.")
+            raise UserError(f"env.num_envs={num_envs} is not divisible by {asked}. Set env.num_envs={more}.")
 
     def _check_windows(self) -> None:
-        """Refuse windows that the replay could never hold."""
+        """Raise a `UserError` for windows that never fit the replay."""
         capacity, num_envs = self.buffer.capacity, self.env.num_envs
         length, starts = self.training.sequence_length, self.training.learning_starts
         if (last := self.controller.imagine_last) > length:
@@ -178,24 +178,24 @@ class DreamerTrainConfig(TrainConfig):
         if starts < window * num_envs and not self.training.offline:
             least = window * num_envs
             records, steps = count_text(window, "record"), count_text(least, "step")
-            needed = f"one window of {records} in each of env.num_envs={num_envs} takes {steps}"
+            needed = f"one window of {records} in each of env.num_envs={num_envs} needs {steps}"
             repair = f"Set training.learning_starts={least} or more."
             raise UserError(f"training.learning_starts={starts} is too early: {needed}. {repair}")
 
     def _check_updates(self) -> None:
-        """Refuse updates of nothing, and a ratio whose regular share would be forgiven as a stall."""
+        """Raise a `UserError` for updates without a loss, or more regular updates than the limit per step."""
         of_tokens = (Objective.barlow, Objective.infonce)
         has_losses = any(self.world_model.losses.values()) or self.world_model.objective in of_tokens
         if self.training.warmup_steps and not has_losses:
             raise UserError(
-                f"training.warmup_steps={self.training.warmup_steps} lets the world model learn alone, and "
-                "world_model.losses switches all its losses off. Set training.warmup_steps=0."
+                f"training.warmup_steps={self.training.warmup_steps} trains only the world model, but "
+                "world_model.losses switches off all its losses. Set training.warmup_steps=0."
             )
         limit, num_envs = self.training.max_updates_per_step, self.env.num_envs
         updates = math.ceil(self.training.updates_per_step * num_envs)
         if updates > limit:
             raise UserError(
-                f"training.train_ratio={self.training.train_ratio:g} owes {count_text(updates, 'update')} "
-                f"at each step of env.num_envs={num_envs}, above training.max_updates_per_step={limit}. "
+                f"training.train_ratio={self.training.train_ratio:g} needs {count_text(updates, 'update')} "
+                f"per step of env.num_envs={num_envs}, above training.max_updates_per_step={limit}. "
                 f"Set training.max_updates_per_step={updates} or lower the ratio."
             )

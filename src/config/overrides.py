@@ -1,4 +1,4 @@
-"""Check the overrides of a command line: each mistake gets a sentence with the allowed values."""
+"""Check command-line overrides, and report each mistake with the allowed values."""
 
 import difflib
 import re
@@ -21,51 +21,53 @@ from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
 
 FREE = "env.kwargs"
-"""The mapping whose keys the user chooses."""
+"""The mapping with user-defined keys."""
 
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")
 _IGNORED = {
-    "hydra.run.dir": "Name the folder of a run by run_dir=.",
-    "hydra.output_subdir": "The folder of a run has its config.yaml.",
+    "hydra.run.dir": "Set the run folder with run_dir=.",
+    "hydra.output_subdir": "The run folder contains config.yaml.",
     "hydra.job.chdir": "A run never changes the working directory.",
     "hydra.mode": "Write -m to train a job for each listed value.",
 }
-"""Settings of Hydra without an effect on a run, with what to do instead."""
+"""Settings of Hydra without an effect on a run, each with an explanation."""
 
-_MAY_BE_NEW = "++"  # Hydra's mark of such a key
+# Hydra accepts new keys with this prefix.
+_MAY_BE_NEW = "++"
 
 
 def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
-    """Return the overrides that `arguments` spell in Hydra's grammar.
+    """Parse overrides in Hydra's grammar.
 
     Raises:
-        UserError: If one is not `key=value`, or has no value, or has the value `???`.
+        UserError: If an argument is not `key=value`, or its value is empty or `???`.
     """
     parser = OverridesParser.create(config_loader=loader)
     return [_parse_one(argument, parser) for argument in arguments]
 
 
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
-    """Refuse an override, of a single value, that is no choice of a group and no setting of its type."""
+    """Raise a `UserError` if a single-valued override is not a group's choice or a valid setting."""
     key, value = override.key_or_group, override.value()
     if key in _IGNORED:
         raise UserError(f"{override.input_line}: runs ignore {key}. {_IGNORED[key]}")
     if override.is_delete() and not key.startswith(f"{FREE}."):
-        raise UserError(f"{override.input_line}: {key} cannot be left out. Write {key}=<another value>.")
+        raise UserError(f"{override.input_line}: {key} cannot be deleted. Write {key}=<another value>.")
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
-        return  # Hydra's own settings and rare forms: Hydra checks them when it composes
+        # Hydra checks its own settings and rare forms during composition.
+        return
     if key not in groups:
         return check_setting(override)
     if not isinstance(value, dict) and str(value) not in groups[key]:
         named = "null" if value is None else value
         known = f"choose one of {', '.join(groups[key])}.{did_you_mean(str(value), groups[key])}"
         if key == "experiment" and re.search(r"-v\d+$", str(value)):
-            known = f"an environment is chosen by env=gymnasium env.id={value}, or in Python by env=."
-        raise UserError(f"{override.input_line}: there is no {key} `{named}`; {known}")
+            known = f"choose an environment with env=gymnasium env.id={value}, or env= in Python."
+        raise UserError(f"{override.input_line}: there is no {key} `{named}`: {known}")
 
 
 def check_setting(override: Override) -> None:
-    """Refuse an override that names no setting of any workflow, or gives it a value of another type."""
+    """Raise a `UserError` if an override's key is not a setting of any workflow, or its type is wrong."""
     key, typed, value = override.key_or_group, as_typed(override), override.value()
     is_free = key.startswith(f"{FREE}.")
     if key not in setting_types() and not is_free:
@@ -74,10 +76,11 @@ def check_setting(override: Override) -> None:
     if is_free:
         return
     if key == FREE and value is not None:
-        raise UserError(f"{typed}: set one argument at a time, as in {FREE}.size=8.")
+        raise UserError(f"{typed}: set one argument at a time, e.g. {FREE}.size=8.")
     kind = setting_types()[key]
     if isinstance(value, str) and "${" in value:
-        return  # an interpolation: its value is checked when it is composed
+        # The value of an interpolation is checked during composition.
+        return
     if not is_boolean_if_asked(kind, value):
         raise wrong_type(typed, kind)
     try:
@@ -90,7 +93,7 @@ def check_setting(override: Override) -> None:
 
 
 def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
-    """Return the error of `<key>=<value>` whose value is not of a type: what is allowed, and the repair."""
+    """Return the error for `<key>=<value>` with a value of the wrong type, with the allowed values."""
     key, _, value = typed.lstrip("+").partition("=")
     if isinstance(kind, type) and issubclass(kind, Enum):
         hint = did_you_mean(value, kind.__members__) or hint
@@ -98,23 +101,23 @@ def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
 
 
 def is_boolean_if_asked(kind: Any, value: object) -> bool:
-    """Return whether a value is a boolean, or its setting has another type: OmegaConf converts 9 to true."""
+    """Return False for a boolean setting with another value, because OmegaConf would convert 9 to true."""
     return kind is not bool or str(value).lower() in _BOOLEANS
 
 
 @cache
 def _scratch() -> DictConfig:
-    """Return a configuration to try values on, one after the other; making it takes 50 ms."""
+    """Return a shared configuration for validating values, because creating one costs 50 ms."""
     return OmegaConf.structured(AnyTrainConfig)
 
 
 def as_typed(override: Override) -> str:
-    """Return an override as the user typed it, without what `parse` puts in front of a free key."""
+    """Return an override in the user's spelling, without the prefix that `parse` adds to free keys."""
     return str(override.input_line).removeprefix(_MAY_BE_NEW)
 
 
 def typed_form(value: Any) -> str:
-    """Return a value as a user types it.
+    """Format a value in command-line syntax.
 
     >>> [typed_form(value) for value in (None, True, 1e-3, "pong")]
     ['null', 'true', '0.001', 'pong']
@@ -129,7 +132,7 @@ def typed_form(value: Any) -> str:
 
 
 def describe(kind: Any) -> str:
-    """Return a type as a user reads it.
+    """Return a readable description of a type.
 
     >>> describe(int), describe(float | None)
     ('a whole number', 'a number or null')
@@ -139,13 +142,13 @@ def describe(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(kind.__members__)
     if get_origin(kind) is list:
-        return "a list, as in [a,b]"
+        return "a list such as [a,b]"
     plain = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Any: "a mapping"}
     return plain[kind]
 
 
 def explain(error: Exception) -> UserError:
-    """Return what Hydra or OmegaConf found wrong in the files of a configuration as one sentence."""
+    """Convert an error of Hydra or OmegaConf about configuration files into a `UserError`."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
@@ -156,8 +159,8 @@ def explain(error: Exception) -> UserError:
     text = " ".join(str(error).split())
     if found := re.match(r"In '(.+)': Could not override '(\w+)'", text):
         file, group = found.groups()
-        place = f"which would take the place of its own values of {group}"
-        return UserError(f"{file} has `override /{group}`, {place}. Write `/{group}/<choice>` there.")
+        place = f"which would replace its own values of {group}"
+        return UserError(f"{file} has `override /{group}`, {place}. Write `/{group}/<choice>` instead.")
     if found := re.match(r"(In '.+'): \w+ raised while composing config: (.+) full_key: ", text):
         return UserError(": ".join(found.groups()) + ".")
     return UserError(text)
@@ -167,16 +170,17 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     key, sign, value = argument.partition("=")
     if not sign and not argument.startswith("~"):
         hint = _hint_for_word(argument)
-        raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
+        raise UserError(f"`{argument}` is not of the form key=value (e.g. training.batch_size=16).{hint}")
     if sign and not value and not argument.startswith("~"):
-        raise UserError(f"{argument} has no value; write {key}=VALUE.")
+        raise UserError(f"{argument} has no value. Write {key}=VALUE.")
     prefix = _MAY_BE_NEW if key.startswith(f"{FREE}.") else ""
     try:
         override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
-        repair = f"Quote the value twice if it holds spaces, commas or brackets: '{key}=\"...\"'."
+        repair = f"Quote the value twice if it contains spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar. {repair}") from error
-    except ValueError as error:  # Python's own, for a number of more than 4,300 digits
+    except ValueError as error:
+        # Python raises this for a number of more than 4,300 digits.
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
     if _has_missing(override.value()):
         key = override.key_or_group
@@ -185,31 +189,32 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
 
 
 def _hint_for_word(word: str) -> str:
-    """Return the suggestion for a word without a value: a setting, or a choice of a group."""
+    """Return a suggestion for a word without a value: a setting or a group's choice."""
     if word in setting_types():
         return f" Write {word}=VALUE."
     groups = group_choices()
-    groups["experiment"] = groups.pop("experiment")  # last, because it counts where names are the same
+    # Experiments come last, so that they win over choices with the same name.
+    groups["experiment"] = groups.pop("experiment")
     choices = {choice: f"{group}={choice}" for group, names in groups.items() for choice in names}
     near = difflib.get_close_matches(word, [*choices, *setting_types()], n=1)
     return f" Did you mean `{choices.get(near[0], near[0])}`?" if near else ""
 
 
 def _has_missing(value: Any) -> bool:
-    """Return whether a value is or contains `???`, which OmegaConf would replace by a default."""
+    """Return whether a value is or contains `???`. OmegaConf would replace it by a default."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return value == MISSING or any(map(_has_missing, parts))
 
 
 def _unknown_key(key: str) -> str:
-    """Return the sentence about a key that is no setting: its section's keys, and the nearest name."""
+    """Return the message for an unknown key, with the keys of its section and the closest name."""
     known = list(setting_types())
     below = [name for name in known if name.startswith(f"{key}.")]
     if below:
-        return f"{key} is a section, not a setting; set one of {', '.join(below)}."
-    # Of the same name in another section first: `batch_size` for `training.batch_size`.
+        return f"{key} is a section, not a setting. Set one of {', '.join(below)}."
+    # Prefer the same name in another section: `training.batch_size` for `batch_size`.
     same = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-    similar = same or _of_the_same_words(key, known)
+    similar = same or _with_same_words(key, known)
     section = key.rpartition(".")[0]
     while section and not any(name.startswith(f"{section}.") for name in known):
         section = section.rpartition(".")[0]
@@ -218,11 +223,11 @@ def _unknown_key(key: str) -> str:
     where = f"{section} has the keys" if section else "the sections and keys are"
     names = known if "." in key else [*keys, *group_choices(), *known]
     hint = f" Did you mean `{similar[0]}`?" if similar else did_you_mean(key, names)
-    return f"there is no key {key}; {where} {', '.join(keys)}.{hint}"
+    return f"there is no key {key}: {where} {', '.join(keys)}.{hint}"
 
 
-def _of_the_same_words(key: str, known: Iterable[str]) -> list[str]:
-    """Return the settings whose names consist of words of a key's, the one with most of them first."""
+def _with_same_words(key: str, known: Iterable[str]) -> list[str]:
+    """Return the settings with names that consist of the key's words, the longest first."""
     asked, names = set(re.split(r"[._]", key)), {name: name.rpartition(".")[2].split("_") for name in known}
     found = [name for name, words in names.items() if asked.issuperset(words)]
     return sorted(found, key=lambda name: -len(names[name]))

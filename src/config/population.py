@@ -1,7 +1,7 @@
-"""The settings of a population run: those of every run, and what only a population reads."""
+"""Settings of a population run, which extend the common settings."""
 
 # pyright: reportIncompatibleVariableOverride=false
-# A section of this run is a subclass of the section of every run; nobody assigns a plain one.
+# Sections are subclasses of the common sections, and fields are never assigned a base-class instance.
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,7 +26,7 @@ from .schema import (
 
 
 class Engine(Enum):
-    """Where members play and learn: in this process, or by groups in workers of a Ray cluster."""
+    """Where members act and train: in this process, or in groups on the workers of a Ray cluster."""
 
     local = "local"
     ray = "ray"
@@ -37,13 +37,13 @@ class RayConfig:
     """Settings of `engine=ray`."""
 
     address: str | None = None
-    """`auto`, or the address of a cluster to join; null starts one here and stops it at the end."""
+    """`auto` or the address of a cluster to join. null starts a local one and stops it at the end."""
 
     workers: int = 2
-    """Processes among which the members are shared out."""
+    """Worker processes that share the members."""
 
     object_store_mib: int = 200
-    """Shared memory through which weights and transitions travel, in MiB, of a cluster started here."""
+    """Shared memory of a local cluster for weights and transitions, in MiB."""
 
     def __post_init__(self) -> None:
         require_range("ray", self, "workers", ge=1)
@@ -52,14 +52,14 @@ class RayConfig:
 
 @dataclass(kw_only=True, slots=True)
 class PopulationEnv(EnvConfig):
-    """Settings of the environments; the engine decides how many run at once."""
+    """Settings of the environments. The engine determines their number."""
 
     num_envs: int = field(default=1, metadata=NO_SETTING)
 
 
 @dataclass(kw_only=True, slots=True)
 class PopulationReplay(ReplayConfig):
-    """Settings of a replay of transitions, which lie inside one episode and have no latents."""
+    """Settings of a replay of transitions, each within an episode and without latents."""
 
     store_latents: bool = field(default=False, metadata=NO_SETTING)
     cross_episodes: bool = field(default=False, metadata=NO_SETTING)
@@ -70,7 +70,7 @@ class PopulationReplay(ReplayConfig):
 
 @dataclass(kw_only=True, slots=True)
 class PopulationLogger(LoggerConfig):
-    """Settings of what a run shows; a population shows lines, a block for each generation."""
+    """Settings of the output. A population prints a block of lines per generation."""
 
     progress: ProgressMode = field(default=ProgressMode.plain, metadata=NO_SETTING)
 
@@ -80,13 +80,13 @@ class PopulationTraining(TrainingConfig):
     """Settings of the generations."""
 
     generations: int = 25
-    """Generations of the run, unless `total_timesteps` are taken before."""
+    """Generations of the run, unless it reaches `total_timesteps` earlier."""
 
     gradient_steps_per_generation: int = 32
-    """Updates of each member in a generation."""
+    """Updates per member and generation."""
 
     gradient_accumulation_steps: int = 6
-    """Batches whose gradients each of these updates adds up."""
+    """Batches per update, with summed gradients."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +102,7 @@ class PopulationTrainConfig(TrainConfig):
     workflow: WorkflowName = WorkflowName.population
 
     engine: Engine = Engine.local
-    """Where a population plays and learns: in this process, or in workers of a Ray cluster."""
+    """Where a population acts and trains: in this process or in workers of a Ray cluster."""
 
     env: PopulationEnv = field(default_factory=PopulationEnv)
     buffer: PopulationReplay = field(default_factory=PopulationReplay)
@@ -121,16 +121,16 @@ class PopulationTrainConfig(TrainConfig):
         ):
             if value not in only:
                 repair = f"Set {key}={only[-1].value}."
-                raise UserError(f"{key}={value.value} is not for workflow=population. {repair}")
+                raise UserError(f"workflow=population does not support {key}={value.value}. {repair}")
         if self.engine is Engine.ray:
             self._check_ray()
 
     def _check_ray(self) -> None:
-        """Refuse what workers cannot do."""
+        """Raise a `UserError` for settings that Ray workers do not support."""
         require_ray("engine=ray", ", or set engine=local")
         if actual_device(self.device) is not Device.cpu:
-            raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
+            raise UserError("engine=ray supports only the CPUs of its workers. Set device=cpu.")
         if self.population.size < self.ray.workers:
             size = self.population.size
-            members = f"the members of population.size={size}. Set ray.workers={size}."
-            raise UserError(f"ray.workers={self.ray.workers} are more than {members}")
+            members = f"must be at most population.size={size}. Set ray.workers={size}."
+            raise UserError(f"ray.workers={self.ray.workers} {members}")

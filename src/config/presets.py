@@ -1,4 +1,4 @@
-"""Name what presets choose: by device, and by the size of the model."""
+"""Describe presets: device-dependent choices, experiments and model sizes."""
 
 import re
 from importlib import resources
@@ -14,13 +14,13 @@ from .resolve import CONFIG_PACKAGE, group_choices
 from .schema import actual_device, leaves
 
 _SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
-"""What tells one preset of the model from another; all other settings may differ from the preset's."""
+"""Settings that identify a model preset. All other settings may differ from it."""
 
 _TIME = "Training time: "
 
 
 def device_notice(composed: DictConfig) -> list[str]:
-    """Return the line that says what the device decided and how to decide otherwise; none if nothing was."""
+    """Return a line with the device-dependent choices and how to override them, or an empty list."""
     raw = leaves(OmegaConf.to_container(composed, resolve=False))
     by_device = [key for key, value in raw if isinstance(value, str) and value.startswith("${by_device:")]
     choices = {key: OmegaConf.select(composed, key) for key in by_device}
@@ -36,11 +36,11 @@ def device_notice(composed: DictConfig) -> list[str]:
     if key == "model":
         value = "size25m" if value == "size12m" else "size12m"
     device = actual_device(composed.device).value
-    return [f"device={device}: chose {words}; to change one, set it, as in {key}={typed_form(value)}"]
+    return [f"device={device}: chose {words} (override any, e.g. {key}={typed_form(value)})"]
 
 
 def experiment_lines() -> list[str]:
-    """Return a line for each experiment with its name, training time and first comment."""
+    """Return a line per experiment with its name, training time and first comment."""
     rows = []
     for file in sorted(
         resources.files(CONFIG_PACKAGE).joinpath("experiment").iterdir(), key=lambda file: file.name
@@ -55,7 +55,7 @@ def experiment_lines() -> list[str]:
 
 
 def overview() -> str:
-    """Return what `reverie-train` prints without arguments: the experiments, and how to choose one."""
+    """Return the output of `reverie-train` without arguments: all experiments, and how to choose one."""
     lines = "\n".join(f"  {line}" for line in experiment_lines())
     return (
         f"Choose an experiment and its settings: reverie-train experiment=NAME [key=value ...]\n\n{lines}\n\n"
@@ -65,14 +65,14 @@ def overview() -> str:
 
 
 def help_text(config_dir: str | None = None) -> str:
-    """Return the help of `configs/train.yaml`; `config_dir` has further files for the groups."""
+    """Return the help text of `configs/train.yaml`. `config_dir` contains additional files for groups."""
     text = yaml.safe_load(resources.files(CONFIG_PACKAGE).joinpath("train.yaml").read_text())
     groups = [f"{group}: {', '.join(names)}\n" for group, names in sorted(group_choices(config_dir).items())]
     return Template(text["hydra"]["help"]["template"]).substitute(APP_CONFIG_GROUPS="".join(groups))
 
 
 def model_presets() -> dict[str, dict[str, int]]:
-    """Return the sizes of each preset of `configs/model` that no device changes, those with most first."""
+    """Return the sizes of each device-independent preset of `configs/model`, most specific first."""
     defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
     sizes: dict[str, dict[str, int]] = {}
     for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir():
@@ -84,5 +84,5 @@ def model_presets() -> dict[str, dict[str, int]]:
 
 
 def preset_of(model: Any) -> str | None:
-    """Return the preset all of whose sizes the model has, None if there is none."""
+    """Return the first preset with the sizes of the model, or `None`."""
     return next((name for name, size in model_presets().items() if size.items() <= model.items()), None)

@@ -1,4 +1,4 @@
-"""From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
+"""Convert composed configurations to checked dataclasses, and resolve device, precision and compiler."""
 
 from functools import cache
 from importlib import resources
@@ -20,24 +20,24 @@ GROUPS = {
     **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
     "workflow": ["workflow", "world_model", "controller", "optimizer", "population", "td3"],
 }
-"""What each group of `configs/` is about: a choice of the command line sets all of it."""
+"""Sections of each group of `configs/`. A choice on the command line replaces all of them."""
 
 COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
-"""Seconds that compiling must save for `compile=auto` to choose it; it takes 20 to 60 s, and 70 on CUDA."""
+"""Seconds that compilation must save for `compile=auto` to choose it. It costs 20 to 60 s, and 70 on CUDA."""
 
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
-"""Seconds that compiling saves: of a step 0.8 to 1.5 ms, of an update 0 to 40 ms (docs/performance.md)."""
+"""Seconds saved by compilation: 0.8 to 1.5 ms per step, 0 to 40 ms per update (docs/performance.md)."""
 
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
-"""Names that torch gives to x86's products of bfloat16: the first is measured. Arm has its own, not used."""
+"""torch's names of bfloat16 products on x86, of which the first was measured. Arm's are not used."""
 
 
 @cache
 def register_schemas() -> None:
-    """Give Hydra its schemas.
+    """Register the schemas with Hydra.
 
-    The files of a group begin with `<group>_schema`, its settings with their defaults: a choice of the
-    command line then leaves nothing of what an experiment said.
+    The files of a group start with `<group>_schema`, which sets all defaults. A choice on the command line
+    therefore replaces all values of an experiment.
     """
     store, whole = ConfigStore.instance(), OmegaConf.structured(AnyTrainConfig)
     store.store(name="train_schema", node=AnyTrainConfig)
@@ -46,7 +46,7 @@ def register_schemas() -> None:
 
 
 def group_choices(config_dir: str | None = None) -> dict[str, list[str]]:
-    """Return the names of the files in every group; Hydra's own loader takes 40 ms for each group."""
+    """Return the choices of every group by file name. Hydra's own loader needs 40 ms per group."""
     choices: dict[str, list[str]] = {}
     for root in (resources.files(CONFIG_PACKAGE), *([Path(config_dir)] if config_dir else [])):
         for folder in (each for each in root.iterdir() if each.is_dir()):
@@ -60,13 +60,13 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_here: bool = True) -> Config:
-    """Return the checked dataclasses of a composed or saved run, its device and precision decided.
+    """Return the checked dataclasses of a composed or saved run, with `auto` settings resolved.
 
-    `kind` is its class, where the caller knows the workflow. Unless it `must_run_here`, device=cuda stands
-    for some card that computes bfloat16, as all do since 2020: for plans.
+    `kind` is the class for a caller that expects a workflow. Without `must_run_here`, for plans, device=cuda
+    means any GPU with bfloat16, which all GPUs since 2020 support.
 
     Raises:
-        UserError: If a value is missing, of the wrong type, out of range, or at odds with another.
+        UserError: If a value is missing, out of range, of the wrong type, or in conflict with another one.
     """
     config = composed.copy()
     try:
@@ -76,22 +76,23 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
     assert isinstance(result, kind)
     if result.precision is Precision.auto:
-        is_dreamer = result.workflow is WorkflowName.dreamer  # a population learns in float32 alone
+        # Populations support only float32.
+        is_dreamer = result.workflow is WorkflowName.dreamer
         has_bfloat16 = is_dreamer and multiplies_bfloat16(result.device, must_run_here)
         result.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
     if result.compile is Compile.auto:
         result.compile = _compile_that_pays(result)
     if must_run_here:
         if result.device is Device.cuda and actual_device(Device.auto) is Device.cpu:
-            raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
+            raise UserError("device=cuda was requested, but torch finds no CUDA device. Set device=cpu.")
         if result.precision is Precision.bfloat16 and not multiplies_bfloat16(result.device):
             refused = f"precision=bfloat16 is not supported on this device={result.device.value}"
-            raise UserError(f"{refused}; allowed there: float32. Set precision=float32.")
+            raise UserError(f"{refused}, only float32. Set precision=float32.")
     return result
 
 
 def _compile_that_pays(config: TrainConfig) -> Compile:
-    """Return the mode for a run of which nothing else is known."""
+    """Return the compile mode, chosen by workflow, device and estimated savings."""
     if not isinstance(config, DreamerTrainConfig):
         return Compile.none
     training = config.training
@@ -103,11 +104,13 @@ def _compile_that_pays(config: TrainConfig) -> Compile:
 
 
 def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
-    """Return whether the device has instructions for products of bfloat16."""
-    import torch  # not before every setting is in its range
+    """Return whether the device has instructions for bfloat16 products."""
+    # This slow import runs only after every setting has been checked.
+    import torch
 
-    if device is not Device.cuda:  # others convert each number: slower than float32
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older torch
+    if device is not Device.cuda:
+        # Other CPUs convert every number, which is slower than float32. Older torch lacks the function.
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()
         return any(capabilities.get(name) for name in _CPU_BFLOAT16)
     if not torch.cuda.is_available():
         return not must_run_here

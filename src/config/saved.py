@@ -1,4 +1,4 @@
-"""Read the `config.yaml` of a run, maybe a stranger's: plain data; an error gives its line, not its text."""
+"""Read the possibly untrusted `config.yaml` of a run as plain data. Errors include the line, not its text."""
 
 import hashlib
 import io
@@ -16,10 +16,11 @@ from .schema import leaves
 from .workflow import AnyTrainConfig, in_own_schema, setting_types
 
 CONFIG_BYTES = 100_000
-"""Largest size of a configuration; one of Reverie's has 6,000 bytes."""
+"""Maximum size of a configuration file. Reverie's have about 6,000 bytes."""
 
 _SEAL = "# checksum of the other lines:"
-_DEEPEST = 20  # the time of the YAML reader grows with the square of it
+# The time of the YAML reader grows with the square of the nesting depth.
+_DEEPEST = 20
 _OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
 _CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 _REFERRING = (yaml.AliasToken, yaml.AnchorToken)
@@ -27,18 +28,19 @@ _UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, OSError, RuntimeErro
 
 
 def read_config(path: Path) -> DictConfig:
-    """Return all settings of a run, those of a file in the place of the defaults; relations are not checked.
+    """Return all settings of a run: the file's values over the defaults. Their relations are not checked.
 
-    Settings of the other workflow, which version 0.2 also saved, are left out.
+    Settings of the other workflow, which version 0.2 also saved, are ignored.
 
     Raises:
-        UserError: If it is no regular file, too large, no YAML of plain values, or holds what is no setting.
+        UserError: If the path is not a regular file, or the file is too large, is not YAML with plain values,
+            or contains unknown settings.
     """
     with reading(path):
         text = read_regular(path, CONFIG_BYTES).decode()
     if _SEAL in text and text != _sealed(_unsealed(text)):
-        repair = "Put it back from a copy, and change settings with resume=<run> key=value"
-        keep = f"To keep an edit, delete the two lines that begin with `{_SEAL}`"
+        repair = "Restore it from a copy, and change settings with resume=<run> key=value"
+        keep = f"To keep an edit, delete the two lines that start with `{_SEAL}`"
         raise UserError(f"{path} was damaged or edited: its checksum differs. {repair}. {keep}.")
     try:
         _require_plain(text, path)
@@ -48,7 +50,8 @@ def read_config(path: Path) -> DictConfig:
         saved = OmegaConf.to_container(loaded, resolve=False)
         if isinstance(saved, dict):
             if isinstance(env := saved.get("env"), dict):
-                env.setdefault("scale_bytes", False)  # saved before the setting existed
+                # Older runs were saved without this setting.
+                env.setdefault("scale_bytes", False)
         config = OmegaConf.merge(OmegaConf.structured(AnyTrainConfig), saved)
         for key, value in leaves(saved) if isinstance(saved, dict) else ():
             if not is_boolean_if_asked(setting_types().get(key), value):
@@ -56,21 +59,21 @@ def read_config(path: Path) -> DictConfig:
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
-        raise _wrong(path, error.problem_mark, "is no YAML", text) from error
+        raise _wrong(path, error.problem_mark, "is not YAML", text) from error
     except OmegaConfBaseException as error:
         raise _of_another_type(path, text, error.full_key or "") from error
     except _UNREADABLE as error:
         raise corrupt_file_error(path, type(error).__name__) from error
     if not saved:
-        raise UserError(f"{path} is empty. Put it back from a copy, or start a new run.")
+        raise UserError(f"{path} is empty. Restore it from a copy, or start a new run.")
     assert isinstance(config, DictConfig)
     return in_own_schema(config)
 
 
 def saved_text(config: DictConfig) -> bytes:
-    """Return the contents of a `config.yaml`: the settings between two lines with their checksum.
+    """Return the contents of `config.yaml`: the settings between two identical comments with their checksum.
 
-    Two lines, because a file that lost its first or last part has one left. They are comments in YAML.
+    With two of them, a file that lost its beginning or end still has one.
     """
     return _sealed(OmegaConf.to_yaml(config)).encode()
 
@@ -85,27 +88,27 @@ def _unsealed(text: str) -> str:
 
 
 def _of_another_type(path: Path, text: str, key: str) -> UserError:
-    """Return the error of a file that gives a key a value of another type, or is no setting."""
+    """Return the error for a key with a value of the wrong type, or a key that is not a setting."""
     kind = setting_types().get(key)
-    reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets what is no setting"
+    reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets an unknown key"
     return _wrong(path, _mark_of(text, key.split(".")), reason)
 
 
 def _require_plain(text: str, path: Path) -> None:
-    """Refuse what would be resolved, or grow, when it is read."""
+    """Raise a `UserError` for YAML aliases, interpolations and deep nesting."""
     depth = 0
     for token in yaml.scan(text):
         depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
         if isinstance(token, _REFERRING):
-            raise _wrong(path, token.start_mark, "holds an alias of YAML")
+            raise _wrong(path, token.start_mark, "contains a YAML alias")
         if isinstance(token, yaml.ScalarToken) and "${" in token.value:
-            raise _wrong(path, token.start_mark, "holds an interpolation, ${...}")
+            raise _wrong(path, token.start_mark, "contains an interpolation, ${...}")
         if depth > _DEEPEST:
             raise _wrong(path, token.start_mark, "is nested too deep")
 
 
 def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
-    """Return where a key stands, as far as it is found."""
+    """Return the position of a nested key, or of its innermost parent in the text."""
     node, mark = yaml.compose(text, Loader=yaml.SafeLoader), None
     for name in keys:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
@@ -118,8 +121,9 @@ def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
 
 def _wrong(path: Path, mark: yaml.Mark | None, reason: str, text: str | None = None) -> UserError:
     line = mark.line + 1 if mark else 0
-    if text is not None:  # what is missing at the end of a file is marked behind its last line
+    # PyYAML marks missing text at the end of a file after its last line.
+    if text is not None:
         line = min(line, len(text.splitlines()))
     where = f"Line {line:,} of {path}" if mark else str(path)
-    held = "The configuration of a run holds settings with plain values alone"
-    return UserError(f"{where} {reason}. {held}: put it back from a copy, or repair that line.")
+    allowed = "A run's configuration may contain only settings with plain values"
+    return UserError(f"{where} {reason}. {allowed}. Restore it from a copy, or repair that line.")

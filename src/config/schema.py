@@ -1,6 +1,6 @@
-"""What every run reads, as one dataclass; `dreamer.py` and `population.py` add what one workflow reads.
+"""The common settings of all runs. `dreamer.py` and `population.py` add the settings of one workflow.
 
-The settings of a part are next to the part; here are those of the run itself and the relations between them.
+Each component defines its own settings. This module defines the run's settings and checks their relations.
 """
 
 import math
@@ -22,18 +22,18 @@ MOST_NAME_BYTES = 230
 MOST_THREADS = 1024
 
 NO_SETTING = {"omegaconf_ignore": True}
-"""Metadata of a field that a user cannot set: neither composed, nor saved."""
+"""Metadata of a field that users cannot set. It is neither composed nor saved."""
 
 
 class WorkflowName(Enum):
-    """What is trained: one agent with a world model, or evolved learners that share a replay."""
+    """Type of training: one agent with a world model, or evolved learners with a shared replay."""
 
     dreamer = "dreamer"
     population = "population"
 
 
 class Device(Enum):
-    """Where networks live; OmegaConf matches names, so the names are what users type."""
+    """Device of the networks. OmegaConf matches members by name, so these are the users' spellings."""
 
     auto = "auto"
     cpu = "cpu"
@@ -41,7 +41,7 @@ class Device(Enum):
 
 
 class Precision(Enum):
-    """Number format of the network's matrix products; parameters, norms and losses are always float32."""
+    """Number format of matrix products. Parameters, norms and losses are always float32."""
 
     auto = "auto"
     float32 = "float32"
@@ -49,10 +49,10 @@ class Precision(Enum):
 
 
 class Compile(Enum):
-    """How the networks' operators are run."""
+    """Execution mode of the networks."""
 
     auto = "auto"
-    """`inductor` for a long run, else `graph` on CUDA and `none` on a CPU."""
+    """`inductor` for a long run, otherwise `graph` on CUDA and `none` on a CPU."""
     none = "none"
     inductor = "inductor"
     graph = "graph"
@@ -60,22 +60,22 @@ class Compile(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class TrainingConfig:
-    """Length, batches and checkpoints of a run; an interval of 0 is never."""
+    """Length, batches and checkpoints of a run. An interval of 0 means never."""
 
     total_timesteps: int = 100_000
-    """Agent steps of the run, over all environments together."""
+    """Agent steps of the run, summed over all environments."""
 
     batch_size: int = 16
-    """Windows per update; for a population, transitions per batch."""
+    """Windows per update. For a population: transitions per batch."""
 
     learning_starts: int = 1088
-    """Agent steps before the first update; for a population, records in the replay."""
+    """Agent steps before the first update. For a population: records in the replay."""
 
     checkpoint_interval: int = 10_000
-    """Agent steps between checkpoints; the end of a run always leaves one."""
+    """Agent steps between checkpoints. A run also saves one at its end."""
 
     keep_checkpoints: int = 2
-    """Newest checkpoints kept on disk."""
+    """Number of newest checkpoints to keep on disk."""
 
     def __post_init__(self) -> None:
         names = ("total_timesteps", "batch_size", "learning_starts", "keep_checkpoints")
@@ -86,14 +86,14 @@ class TrainingConfig:
 
 @dataclass(kw_only=True, slots=True)
 class CheckpointConfig:
-    """Where checkpoints are copied to."""
+    """Remote copies of checkpoints."""
 
     mirror: str | None = None
-    """URL of a remote folder, as fsspec writes them (s3://bucket/runs, gs://..., file:///mnt/backup); each
-    run has a folder in it. null for no copy. Credentials come from the environment alone."""
+    """fsspec URL of a remote folder (s3://bucket/runs, gs://..., file:///mnt/backup) with a subfolder per
+    run, or null for no copy. Credentials must be set in the environment."""
 
     mirror_timeout: float = 60.0
-    """Most seconds that the end of a run waits for the copy of its last checkpoint, from 0 to a day."""
+    """Maximum seconds that a run's end waits for the copy of its last checkpoint, from 0 to a day."""
 
     def __post_init__(self) -> None:
         if self.mirror is not None:
@@ -103,16 +103,16 @@ class CheckpointConfig:
 
 @dataclass(kw_only=True, slots=True)
 class LoggerConfig:
-    """Settings of what a run shows, and writes next to `metrics.jsonl`; `configs/logger/*.yaml` sets them."""
+    """Terminal output, and loggers in addition to `metrics.jsonl`. Presets: `configs/logger/*.yaml`."""
 
     tensorboard: bool = True
-    """Whether event files for TensorBoard are written."""
+    """Write event files for TensorBoard."""
 
     wandb: WandbMode = WandbMode.off
-    """Whether Weights & Biases gets the metrics too; `offline` only writes files, in the run folder."""
+    """Send metrics to Weights & Biases. `offline` only writes files to the run folder."""
 
     progress: ProgressMode = ProgressMode.auto
-    """How the terminal shows progress."""
+    """Progress display on the terminal."""
 
     def __post_init__(self) -> None:
         require_wandb(self.wandb)
@@ -120,41 +120,41 @@ class LoggerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TrainConfig:
-    """A run of any workflow; what is composed is always a subclass."""
+    """Settings of a run of any workflow. Composed configurations are always instances of a subclass."""
 
     name: str = "run"
-    """Name of the run; its folder is `experiments/<name>-<time>`."""
+    """Name of the run. Its folder is `experiments/<name>-<time>`."""
 
     seed: int = 0
-    """The one seed from which every random stream of the run is derived; not negative."""
+    """Seed of every random stream of the run, not negative."""
 
     workflow: WorkflowName = WorkflowName.dreamer
-    """What is trained; it decides which settings there are."""
+    """Type of training. It determines the available settings."""
 
     device: Device = Device.auto
-    """Where networks live; `auto` is `cuda` where there is one."""
+    """Device of the networks. `auto` is `cuda` if available."""
 
     precision: Precision = Precision.auto
-    """Number format of matrix products; `auto` is `bfloat16` where the device has products of it, else
+    """Number format of matrix products. `auto` is `bfloat16` if the device has instructions for it, otherwise
     `float32`."""
 
     compile: Compile = Compile.auto
-    """`none` runs operator by operator; `graph` launches each update as one CUDA graph; `inductor` compiles
-    acting and what an update repeats, inside that graph on CUDA. `auto` decides by device and length."""
+    """`none` is eager. `graph` launches each update as a CUDA graph. `inductor` compiles acting and the
+    repeated parts of an update, inside a graph on CUDA. `auto` chooses by device and length."""
 
     threads: int | None = None
-    """CPU threads for the networks, from 1 to 1024. null takes `OMP_NUM_THREADS`, or the fastest number in a
+    """CPU threads for the networks, from 1 to 1024. null uses `OMP_NUM_THREADS`, or the fastest number in a
     benchmark of about a second at startup. The choice is saved with the run, and `resume=` keeps it."""
 
     deterministic: bool = False
-    """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
+    """Make runs on a GPU reproducible bit for bit, with slower kernels. Runs on a CPU always are."""
 
     run_dir: str | None = None
-    """Folder of the run; null for a new folder in `experiments/`."""
+    """Folder of the run, or null for a new folder in `experiments/`."""
 
     resume: str | None = None
-    """Folder of an earlier run to continue, or URL of its remote copy, which is brought here first; its
-    `config.yaml` takes the place of every group."""
+    """Run folder to resume, or the URL of its remote copy (downloaded first). Its `config.yaml` replaces all
+    groups."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
@@ -167,7 +167,7 @@ class TrainConfig:
         require_seed(self.seed)
         require_range("", self, "threads", ge=1, le=MOST_THREADS)
         if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
-            allowed = "a word that can name a folder and begins with no dot"
+            allowed = "a valid folder name that does not start with a dot"
             raise UserError(f"name must be {allowed}, got {self.name!r}.")
         if (size := len(self.name.encode())) > MOST_NAME_BYTES:
             limit = f"name must have at most {MOST_NAME_BYTES} bytes, because a run folder adds the time"
@@ -177,7 +177,7 @@ class TrainConfig:
         self._check_device()
 
     def _check_device(self) -> None:
-        """Refuse what the device cannot do, wherever it is."""
+        """Raise a `UserError` for settings that the device does not support."""
         needs = {
             "buffer.storage=cuda": (self.buffer.storage is ReplayStorage.cuda, "buffer.storage=ram"),
             "compile=graph": (self.compile is Compile.graph, "compile=none"),
@@ -188,9 +188,10 @@ class TrainConfig:
 
 
 def actual_device(asked: Device) -> Device:
-    """Return `asked`, with `auto` decided by whether torch sees a CUDA device."""
+    """Return `asked`, with `auto` resolved to `cuda` if torch finds a CUDA device."""
     if asked is Device.auto:
-        import torch  # takes seconds, and a mistake in a setting is reported without it
+        # Mistakes in settings are reported without this slow import.
+        import torch
 
         return Device.cuda if torch.cuda.is_available() else Device.cpu
     return asked
@@ -202,7 +203,7 @@ def is_setting(item: Field[Any]) -> bool:
 
 
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
+    """Yield (dotted key, value) of every setting of a config dataclass, in field order."""
     if not isinstance(section, dict):
         section = {item.name: getattr(section, item.name) for item in fields(section) if is_setting(item)}
     for name, value in section.items():
@@ -213,7 +214,7 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_number(key: str, value: object) -> None:
-    """Refuse a number that is not finite, above `LARGEST_NUMBER`, or whole with more than 64 bits."""
+    """Raise a `UserError` for infinities, NaN, floats above `LARGEST_NUMBER` and integers above 64 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} must be a finite number, got {value}.")
     if isinstance(value, float) and abs(value) > LARGEST_NUMBER:

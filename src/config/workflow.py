@@ -1,4 +1,4 @@
-"""The schema of each workflow, and of what is composed before the workflow is known."""
+"""The schema of each workflow, and their union for composition."""
 
 # pyright: reportIncompatibleVariableOverride=false
 
@@ -24,17 +24,17 @@ SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
 
 
 _MOST_BYTES = 100
-"""Length of an environment's name as a part of the run's name."""
+"""Maximum bytes of an environment's name in the run's name."""
 
 
 @dataclass(kw_only=True)
 class AnyTraining(DreamerTraining, PopulationTraining):
-    """The section `training` of all workflows."""
+    """Section `training` of all workflows."""
 
 
 @dataclass(kw_only=True)
 class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
-    """All settings of all workflows: the schema of Hydra, for any file may choose the workflow."""
+    """All settings of all workflows. This is Hydra's schema, because any file may choose the workflow."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
@@ -43,12 +43,12 @@ class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
 
 
 def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictConfig:
-    """Return what the run's workflow reads of an `AnyTrainConfig`, not resolved, in its own schema.
+    """Convert an `AnyTrainConfig` to the schema of its workflow, without resolving it.
 
-    What files say for the other workflow is left out; the `typed_keys` of the command line must be read.
+    Settings of the other workflow are dropped, except that `typed_keys` of the command line must be used.
 
     Raises:
-        UserError: Naming the first typed key that nothing would read.
+        UserError: For the first typed key that the workflow does not use.
     """
     schema = SCHEMAS[composed.workflow]
     for key in typed_keys:
@@ -58,25 +58,25 @@ def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictC
 
 
 def require_key(key: str, config: DictConfig) -> None:
-    """Refuse a setting, section or group that other workflows have and that of the run has not."""
+    """Raise a `UserError` for a setting, section or group that only other workflows have."""
     owners = [
         workflow
         for workflow, schema in SCHEMAS.items()
         if any(name == key or name.startswith(f"{key}.") for name in setting_types(schema))
     ]
     if owners and config.workflow not in owners:
-        runs = f"{config.name} runs workflow={config.workflow.value}"
-        raise UserError(f"{key} is a setting of workflow={owners[0].value}; {runs}. Leave it out.")
+        runs = f"{config.name} uses workflow={config.workflow.value}"
+        raise UserError(f"{key} is a setting of workflow={owners[0].value}, but {runs}. Omit it.")
 
 
 @cache
 def setting_types(schema: type = AnyTrainConfig) -> dict[str, Any]:
-    """Return the type of every setting of a schema by its dotted key."""
+    """Return the type of every setting of a schema by dotted key."""
     return {key: _type_of(key.split("."), schema) for key, _ in leaves(schema())}
 
 
 def _settings_of(schema: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Return those of nested values that a schema has."""
+    """Return only the nested values that a schema contains."""
     kinds = {item.name: get_type_hints(schema)[item.name] for item in fields(schema) if is_setting(item)}
     return {
         name: _settings_of(kinds[name], value) if is_dataclass(kinds[name]) else value
@@ -97,20 +97,20 @@ def _type_of(path: list[str], owner: Any) -> Any:
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
     if "hydra" in _root_ and not OmegaConf.is_struct(_root_):
-        # Hydra merges files, and only asks whether the value is a mapping. Importing torch can wait.
+        # While Hydra merges files, it only checks whether the value is a mapping, so torch is not needed.
         return on_cpu
     return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
 
 
 def _name_of_env(*, _root_: DictConfig) -> str:
-    """Return the environment's name as a part of a folder's name, without the module of its id."""
+    """Return the environment's name for use in a folder name, without the module of its id."""
     env = _root_.env
     name = {Suite.atari: env.game, Suite.catch: Suite.catch.value}.get(env.suite, env.id)
     word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
     return word.encode()[:_MOST_BYTES].decode(errors="ignore")
 
 
-# `${by_device:value on CPU,value on CUDA}` depends on the device, `${name_of_env:}` on the environment. Here,
-# because processes that a launcher of Hydra starts import this module with the schema, and nothing else.
+# `${by_device:value on CPU,value on CUDA}` depends on the device, `${name_of_env:}` on the environment. They
+# are registered here because processes started by a Hydra launcher import only this module for the schema.
 OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 OmegaConf.register_new_resolver("name_of_env", _name_of_env, replace=True)

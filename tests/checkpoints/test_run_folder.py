@@ -69,7 +69,7 @@ def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(emp
     for on_cpu, on_cuda in (("cpu", "cuda"), ("float32", "bfloat16"), ("storage: ram", "storage: cuda")):
         text = text.replace(on_cpu, on_cuda)
     (empty_folder / "run" / "config.yaml").write_text(text)
-    with pytest.raises(UserError, match="device=cuda was asked for"):
+    with pytest.raises(UserError, match="device=cuda was requested"):
         load_run("run")
     config = load_run("run", device=Device.auto)
     own = Precision.bfloat16 if multiplies_bfloat16(Device.cpu) else Precision.float32
@@ -165,10 +165,10 @@ def test_only_runs_are_proposed_in_place_of_a_folder_that_is_not_there(empty_fol
     [
         (None, "is not a run: it has no config.yaml"),
         ("", "is empty"),
-        ("seed: [1", r"^run=\S+: Line 1 of \S+ is no YAML"),
-        ("seed: [1\n", r"^run=\S+: Line 1 of \S+ is no YAML"),
+        ("seed: [1", r"^run=\S+: Line 1 of \S+ is not YAML"),
+        ("seed: [1\n", r"^run=\S+: Line 1 of \S+ is not YAML"),
         ("seed: many\n", r"^run=\S+: Line 1 of \S+ sets seed, which must be a whole number"),
-        ("sed: 1\n", r"^run=\S+: Line 1 of \S+ sets what is no setting"),
+        ("sed: 1\n", r"^run=\S+: Line 1 of \S+ sets an unknown key"),
         ("training: {batch_size: 0}\n", "training.batch_size must be at least 1, got 0"),
     ],
 )

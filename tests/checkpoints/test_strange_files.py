@@ -119,14 +119,14 @@ def test_the_log_files_of_a_stranger_write_nowhere_else(run_dir: Path, tmp_path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"seed: 1\n{SECRET}: 3\n", r": Line 2 of \S+config\.yaml sets what is no setting"),
+        (f"seed: 1\n{SECRET}: 3\n", r": Line 2 of \S+config\.yaml sets an unknown key"),
         (f"env:\n  num_envs: {SECRET}\n", r": Line 2 of .* sets env\.num_envs, which must be a whole number"),
-        (f"env:\n  {SECRET}: 1\n", r": Line 2 of .* sets what is no setting"),
-        (f"root:{SECRET}:0: [x\nuser: {{y\n", r": Line \d of .* is no YAML"),
-        (f"{SECRET}\n", r"config\.yaml sets what is no setting"),
-        (f"name: &{SECRET} x\nrun_dir: *{SECRET}\n", r": Line 1 of .* holds an alias"),
-        ("seed: 1\nname: ${oc.env:HOME}\n", r": Line 2 of .* holds an interpolation"),
-        ("checkpoint:\n  mirror: 'file:///${oc.env:HOME}'\n", r": Line 2 of .* holds an interpolation"),
+        (f"env:\n  {SECRET}: 1\n", r": Line 2 of .* sets an unknown key"),
+        (f"root:{SECRET}:0: [x\nuser: {{y\n", r": Line \d of .* is not YAML"),
+        (f"{SECRET}\n", r"config\.yaml sets an unknown key"),
+        (f"name: &{SECRET} x\nrun_dir: *{SECRET}\n", r": Line 1 of .* contains a YAML alias"),
+        ("seed: 1\nname: ${oc.env:HOME}\n", r": Line 2 of .* contains an interpolation"),
+        ("checkpoint:\n  mirror: 'file:///${oc.env:HOME}'\n", r": Line 2 of .* contains an interpolation"),
         ("seed: " + "[" * 50_000, r": Line 1 of .* is nested too deep"),
         ("a: 1\n" * CONFIG_BYTES, r"config\.yaml cannot be read: it has [\d,]+ bytes"),
         ("buffer:\n  capacity: 1" + "0" * 400 + "\n", r"buffer\.capacity must be below 2\*\*63"),
@@ -143,7 +143,7 @@ def test_aliases_of_aliases_are_refused_before_they_grow(tmp_path: Path) -> None
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join(9 * [f'*a{i - 1}'])}]" for i in range(1, 9)]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
-    with pytest.raises(UserError, match=r": Line 1 of .* holds an alias of YAML"):
+    with pytest.raises(UserError, match=r": Line 1 of .* contains a YAML alias"):
         load_run(str(tmp_path))
 
 

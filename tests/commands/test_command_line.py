@@ -72,7 +72,7 @@ MISTAKES = {
     ),
     "unknown model": (
         ["model=size13m"],
-        ["there is no model `size13m`; choose one of by_device, debug, pong, size1"],
+        ["there is no model `size13m`: choose one of by_device, debug, pong, size1"],
     ),
     "no experiment": (["experiment=null"], ["there is no experiment `null`"]),
     "text for a whole number": (
@@ -109,7 +109,7 @@ MISTAKES = {
         ["buffer.memory_budget_gib=1e300"],
         ["buffer.memory_budget_gib must be at most 1e+30, got 1e+300"],
     ),
-    "a folder above": (["name=.."], ["name must be a word that can name a folder and begins with no dot"]),
+    "a folder above": (["name=.."], ["name must be a valid folder name that does not start with a dot"]),
     "window over the capacity": (
         ["training.sequence_length=600", "buffer.capacity=2000"],
         [
@@ -136,7 +136,7 @@ MISTAKES = {
     ),
     "a cluster for nobody": (
         ["collect.address=auto"],
-        ["collect.address=auto is for collectors, and there are none. Set collect.collectors, or leave it"],
+        ["collect.address=auto has no effect without collectors. Set collect.collectors, or omit it"],
     ),
     "replay on a device that is not used": (["buffer=cuda"], ["buffer.storage=cuda needs device=cuda"]),
     "no assignment": (["foo"], ["`foo` is not of the form key=value"]),
@@ -147,23 +147,23 @@ MISTAKES = {
     "a section misspelled": (["optimzer=adam"], ["Did you mean `optimizer`?"]),
     "no value": (
         ["training.batch_size="],
-        ["has no value; write training.batch_size=VALUE"],
+        ["has no value. Write training.batch_size=VALUE"],
     ),
     "setting of the other workflow": (
         ["training.generations=3"],
-        ["training.generations is a setting of workflow=population; dreamer_ataripong runs workflow="],
+        ["training.generations is a setting of workflow=population, but dreamer_ataripong uses workflow="],
     ),
     "group of the other workflow": (
         ["experiment=erl_pendulum", "model=size1m"],
-        ["model is a setting of workflow=dreamer; erl_pendulum runs workflow=population. Leave it out."],
+        ["model is a setting of workflow=dreamer, but erl_pendulum uses workflow=population. Omit it."],
     ),
     "constant of a population": (
         ["experiment=erl_pendulum", "buffer.store_latents=true"],
-        ["buffer.store_latents is a setting of workflow=dreamer; erl_pendulum runs workflow=population"],
+        ["buffer.store_latents is a setting of workflow=dreamer, but erl_pendulum uses workflow=population"],
     ),
     "broken grammar": (["run_dir=a b("], ["run_dir=a b(", "not in Hydra's grammar", "Quote"]),
     "interpolation of nothing": (["env.game=${foo}"], ["env.game", "'foo' not found"]),
-    "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values; add -m"]),
+    "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values. Add -m"]),
     "unknown flag": (["--multrun"], ["arguments: --multrun", "Did you mean `--multirun`?"]),
     "key as a flag": (["--seed=3"], ["arguments: --seed=3", "without dashes: key=value"]),
     "other files for configs/train.yaml": (
@@ -176,22 +176,22 @@ MISTAKES = {
     "folder of Hydra": (["hydra.run.dir=x"], ["hydra.run.dir=x: runs ignore hydra.run.dir.", "run_dir="]),
     "folder of jobs without -m": (
         ["hydra.sweep.dir=x"],
-        ["hydra.sweep.dir=x is about several jobs"],
+        ["hydra.sweep.dir=x applies to several jobs"],
     ),
     "two experiments": (["experiment=[dreamer_catch,dreamer_cartpole]"], ["there is no experiment `["]),
     "an environment as the experiment": (
         ["experiment=CartPole-v1"],
-        ["env=gymnasium env.id=CartPole-v1, or in Python by env=."],
+        ["env=gymnasium env.id=CartPole-v1, or env= in Python."],
     ),
     "mode of Hydra": (["hydra.mode=MULTIRUN"], ["runs ignore hydra.mode. Write -m"]),
-    "left out group": (["~logger"], ["~logger: logger cannot be left out"]),
+    "left out group": (["~logger"], ["~logger: logger cannot be deleted"]),
     "--package alone": (["--package", "env"], ["--package needs --cfg"]),
     "one folder for all jobs": (
         ["-m", "seed=1,2", "hydra.sweep.subdir=same"],
-        ["hydra.sweep.subdir=same would hold 2 runs"],
+        ["hydra.sweep.subdir=same would contain 2 runs"],
     ),
     "unknown setting of Hydra": (["hydra.foo=1"], ["hydra.foo: Key 'foo' not in 'HydraConf'"]),
-    "interval of Hydra's own sweeper": (["-m", "seed=interval(1,2)"], ["is not a list of jobs; write a,b,c"]),
+    "interval of Hydra's own sweeper": (["-m", "seed=interval(1,2)"], ["is not a list of jobs. Write a,b,c"]),
     "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
     "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
     "resume of nothing": (
@@ -200,7 +200,7 @@ MISTAKES = {
     ),
     "jobs in one folder": (
         ["-m", "seed=1,2", "run_dir=x"],
-        ["run_dir=x would hold 2 runs", "hydra.sweep.dir=x"],
+        ["run_dir=x would contain 2 runs", "hydra.sweep.dir=x"],
     ),
     "one bad job of several": (["-m", "env.game=pong,pongg"], ["env.game=pongg", "Did you mean `pong`?"]),
 }
@@ -222,7 +222,7 @@ def test_a_mistake_gives_one_sentence_and_creates_nothing(
 def test_cuda_where_there_is_none_is_a_mistake(
     capsys: pytest.CaptureFixture[str], empty_folder: Path
 ) -> None:
-    assert "device=cuda was asked for" in error_of(capsys, "device=cuda")
+    assert "device=cuda was requested" in error_of(capsys, "device=cuda")
     assert list(empty_folder.iterdir()) == []
 
 
@@ -378,7 +378,7 @@ def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path)
     assert files == ["sweep/0/config.yaml", "sweep/1/config.yaml", "sweep/multirun.yaml"]
     assert OmegaConf.load("sweep/1/config.yaml").seed == 2
     again = in_a_process("-m", "experiment=dreamer_catch", CPU, "seed=3,4", "hydra.sweep.dir=sweep")
-    assert again.returncode == 2 and "sweep/0 already holds a run" in again.stderr
+    assert again.returncode == 2 and "sweep/0 already contains a run" in again.stderr
     assert OmegaConf.load("sweep/0/config.yaml").seed == 1
 
 

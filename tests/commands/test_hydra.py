@@ -53,7 +53,7 @@ def test_no_job_starts_if_the_folder_of_one_holds_a_run() -> None:
     Path("sweep/1").mkdir(parents=True)
     Path("sweep/1/config.yaml").touch()
     done = multirun("seed=1,2")
-    assert done.returncode == 2 and "error: sweep/1 already holds a run" in done.stderr
+    assert done.returncode == 2 and "error: sweep/1 already contains a run" in done.stderr
     assert not Path("sweep/0").exists()
 
 

@@ -111,7 +111,7 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
     ("change", "message"),
     [
         ({"seed": -1}, r"seed must be in \[0, 2\*\*32\), got -1"),
-        ({"name": "a/b"}, "name must be a word that can name a folder and begins with no dot, got 'a/b'"),
+        ({"name": "a/b"}, "name must be a valid folder name that does not start with a dot, got 'a/b'"),
         (
             {"buffer": ReplayConfig(capacity=64)},
             "training.sequence_length=64 needs windows of 65 records, but buffer.capacity=64 leaves 64 for "
@@ -123,7 +123,7 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
         ),
         (
             {"training": DreamerTraining(train_ratio=1024 * 65)},
-            "training.train_ratio=66560 owes 65 updates .* Set training.max_updates_per_step=65 or lower the",
+            "training.train_ratio=66560 needs 65 updates .* Set training.max_updates_per_step=65 or lower",
         ),
         (
             {"controller": ControllerConfig(imagine_last=65)},
@@ -135,7 +135,7 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
         ),
         (
             {"training": DreamerTraining(warmup_steps=9), "world_model": WorldModelConfig(losses=OFF)},
-            "training.warmup_steps=9 lets the world model learn alone, and .* Set training.warmup_steps=0",
+            "training.warmup_steps=9 trains only the world model, but .* Set training.warmup_steps=0",
         ),
         ({"compile": Compile.graph}, "compile=graph needs device=cuda, got device=cpu. Set compile=none"),
     ],
@@ -198,7 +198,7 @@ def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int, tex
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_cuda_is_refused_where_there_is_none() -> None:
     assert actual_device(Device.auto) is Device.cpu
-    with pytest.raises(UserError, match="device=cuda was asked for, but torch sees no CUDA device"):
+    with pytest.raises(UserError, match="device=cuda was requested, but torch finds no CUDA device"):
         typed(composed("device=cuda"))
 
 

@@ -55,7 +55,7 @@ def test_an_edit_is_refused_with_how_to_proceed_and_kept_without_the_checksum(tm
     assert edited != path.read_text()
     path.write_text(edited)
     with pytest.raises(
-        UserError, match=r"resume=<run> key=value.* delete the two lines that begin with `# check"
+        UserError, match=r"resume=<run> key=value.* delete the two lines that start with `# check"
     ):
         read_config(path)
     path.write_text("".join(line for line in edited.splitlines(keepends=True) if not line.startswith("#")))

@@ -142,7 +142,7 @@ def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() ->
         "device=cpu: chose model=small, env.num_envs=4, training.batch_size=8, "
         "training.checkpoint_interval=5000, training.train_ratio=32, training.sequence_length=16, "
         "training.log_interval=500, world_model.decoder_scale=200, optimizer.learning_rate=0.001, "
-        "optimizer.warmup_updates=200; to change one, set it, as in model=size12m"
+        "optimizer.warmup_updates=200 (override any, e.g. model=size12m)"
     ]
 
 

@@ -128,8 +128,11 @@ def test_a_run_with_collectors_is_played_without_them(killed_run: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (("collect.collectors=4",), "cannot divide env.num_envs=6 evenly. Set env.num_envs=8."),
-        (("training.offline=true",), "would act, and training.offline=true never does. Leave one out."),
+        (
+            ("collect.collectors=4",),
+            "env.num_envs=6 is not divisible by collect.collectors=4. Set env.num_envs=8.",
+        ),
+        (("training.offline=true",), "would act, but training.offline=true never does. Omit one of them."),
         (("collect.max_staleness=0",), "collect.max_staleness must be at least 1, got 0."),
     ],
 )

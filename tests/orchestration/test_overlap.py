@@ -83,7 +83,7 @@ def test_a_run_without_environments_refuses_overlap(
     settings = (*CARTPOLE, OVERLAP, "training.offline=true")
     text = error_of(capsys, lambda: start(tmp_path / "run", *settings))
     assert text == (
-        "training.overlap=true steps environments beside updates, but training.offline=true has none that "
-        "step. Set one of them to false."
+        "training.overlap=true steps environments during updates, but training.offline=true never steps "
+        "them. Set one of them to false."
     )
     assert list(tmp_path.iterdir()) == []
