@@ -1,4 +1,4 @@
-"""What a run needs of every resource, known before step 0 and before anything is allocated."""
+"""Plan the memory and disk usage of a run before any allocation."""
 
 from ..utils.public_names import public_names
 

@@ -1,4 +1,4 @@
-"""From a configuration to its plan: what each resource holds when it holds most."""
+"""Compute the plan of a configuration: the peak usage of each resource."""
 
 import shutil
 from dataclasses import replace
@@ -25,16 +25,17 @@ from . import constants
 from .recipe import GRADIENTS, DryRun, Recipe, Written
 from .resources import ADDRESS, DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 
-_OWNER_BYTES = 16  # of a row of latents: environment and stream index
+# Each row of latents also stores its environment and stream index.
+_OWNER_BYTES = 16
 
 
 def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None) -> MemoryPlan:
-    """Return what a run takes on each of its ranks; nothing of it is allocated, and nothing is written.
+    """Return the planned usage of each rank of a run, without allocating or writing anything.
 
-    `gpu_bytes` is the memory of a card to plan for, instead of what is free on the one here.
+    `gpu_bytes` is the memory of the GPU to plan for. The default is the free memory of the local GPU.
 
     Raises:
-        UserError: If torch's compiler, which the dry run loads, cannot make its folder.
+        UserError: If torch's compiler, which the dry run loads, cannot create its folder.
     """
     load_compiler()
     config = recipe.part(config)
@@ -85,7 +86,8 @@ def _host(
         rows.append(_estimated("mirror", constants.MIRROR_BYTES))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(_estimated("nodes of the autograd graph", graph))
-    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
+    # The frames of an episode exist twice while they are stacked.
+    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))
     machine = memory_limit_bytes()
     share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
     words = f"{share:.0%} of the {size_text(machine)} of this machine or container, where {free} are free now"
@@ -93,11 +95,11 @@ def _host(
 
 
 def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> list[Resource]:
-    """Return what a rank maps, where a limit counts that: all that becomes resident, and reservations."""
+    """Return the mapped memory of a rank, resident or only reserved, if an address-space limit exists."""
     limit = address_space_limit_bytes()
     if limit is None:
         return []
-    # One more than torch's own: glibc maps two arenas for a moment to align one.
+    # The extra thread covers glibc, which briefly maps two arenas to align one.
     threads = config.threads or torch.get_num_threads()
     rows = [
         Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),
@@ -107,7 +109,7 @@ def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> l
         _estimated("stacks and malloc arenas of threads", threads * thread_bytes()),
         _estimated("CUDA reservations", constants.CUDA_ADDRESS_BYTES * (config.device is Device.cuda)),
     ]
-    return [Resource(ADDRESS, _present(rows), limit, "ulimit -v, which SGE sets by h_vmem")]
+    return [Resource(ADDRESS, _present(rows), limit, "ulimit -v, set by h_vmem on SGE")]
 
 
 def _gpu(
@@ -128,20 +130,20 @@ def _gpu(
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
     elif torch.cuda.is_available():
-        # Asking makes the context, which is then no longer free; what PyTorch has cached is ours too.
+        # This query creates the CUDA context, whose memory is no longer free. PyTorch's cache is available.
         free, total = torch.cuda.mem_get_info()
         limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
         words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"
         sharing = ranks.on_card
     else:
-        words = "no CUDA device here to compare with"
+        words = "unknown, because this machine has no CUDA device"
     return Resource(GPU, _present(rows), limit_bytes, words, sharing)
 
 
 def _other_graphs_bytes(config: TrainConfig, ranks: Ranks, networks: DryRun) -> int:
-    """Return what the graphs keep of each kind of update but the one with the highest peak.
+    """Return the memory of all graphs except the one for the kind of update with the highest peak.
 
-    A run that is resumed after its warm-up has no graph of it; it is counted all the same.
+    The graph of the warm-up is included even if a run is resumed after its warm-up.
     """
     if config.compile is Compile.none or ranks.size > 1:
         return 0
@@ -166,31 +168,34 @@ def _disk(
     there = next(path for path in (folder, *folder.parents) if path.exists())
     limit = shutil.disk_usage(there).free
     if config.resume:
-        limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
+        # New checkpoints will replace the existing ones.
+        limit += folder_disk_bytes(folder / CHECKPOINTS)
     return Resource(DISK, _present(rows), limit, f"free in {there}", ranks.on_machine)
 
 
 def _checkpoint_rows(
     config: TrainConfig, spec: EnvSpec, written: Written, networks: DryRun, replay: ReplayPlan, streams: int
 ) -> list[Row]:
-    """Return an upper bound of what is in the checkpoint folder, while one more than those kept is written.
+    """Return an upper bound for the checkpoint folder while a new checkpoint is written beside the kept ones.
 
-    Checkpoints share the files of full chunks, so records are counted once, with those that only an older one
-    still holds. A chain of latents has fewer than twice the capacity in rows, each further checkpoint adds at
-    most the capacity. The best checkpoint may be so old that it shares nothing with the newest.
+    Checkpoints share the files of full chunks, so records are counted once, plus the records that only older
+    checkpoints contain. A chain of latents has fewer rows than twice the capacity, and each other checkpoint
+    adds at most the capacity. The best checkpoint may be too old to share files with the newest.
     """
     training, capacity = config.training, config.buffer.capacity
     best, keep = int(written.has_best), training.keep_checkpoints
     folders = keep + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
-    record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
+    # The extra byte marks the start of an episode.
+    record = sum(field.nbytes for field in replay.fields.values()) - latent + 1
     open_records = streams * config.buffer.chunk_length
-    # At most two records a step, in episodes of a single step; without an interval anything may be new.
+    # Episodes of a single step have two records per step. Without an interval, all records may be new.
     interval = training.checkpoint_interval and 2 * (training.checkpoint_interval + written.records_per_save)
     new = min(capacity, interval or capacity)
     records = (1 + best) * (capacity + open_records) + keep * new
     record_bytes = records * record
-    if config.buffer.compressed:  # codes that are held at once are no larger than the memory for them
+    # The compressed records of one checkpoint never exceed the replay's memory for them.
+    if config.buffer.compressed:
         record_bytes = min(record_bytes, (1 + best + keep) * replay.part_bytes["observations"])
     rows = (keep + 2 + 2 * best) * capacity // config.buffer.latent_every if latent else 0
     files = records // config.buffer.chunk_length + folders * streams
@@ -206,20 +211,20 @@ def _checkpoint_rows(
 
 
 def _network_rows(config: TrainConfig, ranks: Ranks, networks: DryRun) -> list[Row]:
-    """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
+    """Return the memory of the networks at the peak of an update, or while loading a checkpoint if higher."""
     elsewhere = networks.on_host if config.device is Device.cuda else ()
     rows = [Row(name, size) for name, size in networks.peak.items() if name not in elsewhere]
     if ranks.size > 1:
         rows.append(Row("gradients being exchanged", networks.peak.get(GRADIENTS, 0)))
-    held = [row for row in rows if row.name in networks.lasting]
+    lasting = [row for row in rows if row.name in networks.lasting]
     passing = [row for row in rows if row.name not in networks.lasting]
     if config.resume and networks.state > sum(row.nbytes for row in passing):
         passing = [Row("checkpoint being read", networks.state)]
-    return [*held, *passing]
+    return [*lasting, *passing]
 
 
 def _replay_row(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> Row:
-    """Return the row of the arena, empty unless it lies in `storage`."""
+    """Return the row of the replay's arena, with 0 bytes unless the arena is in `storage`."""
     return Row("replay", replay.arena_bytes if config.buffer.storage is storage else 0)
 
 
@@ -232,7 +237,7 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
 
 
 def library_rows(config: TrainConfig) -> list[Row]:
-    """Return what libraries keep of host memory once this run has used them, beyond what any run uses."""
+    """Return the host memory of libraries that only some runs use."""
     is_cuda, in_bfloat16 = config.device is Device.cuda, config.precision is Precision.bfloat16
     compiler = constants.CUDA_COMPILER_BYTES if is_cuda else constants.COMPILER_BYTES
     return [

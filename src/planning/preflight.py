@@ -1,4 +1,4 @@
-"""Check a run before anything of it is created: its environment, folder, memory and disk."""
+"""Check a run's environment, folder, memory and disk before creating anything."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +19,24 @@ from .suggestions import Compose, require_fit
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What is known of a run before it is built."""
+    """Environment spec and plan of a run that has not been built."""
 
     env: EnvSpec
     plan: MemoryPlan
 
 
 def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:
-    """Refuse a run without an environment, a free folder, or enough memory and disk; nothing is created."""
+    """Raise a `UserError` unless the environment works, the folder is free and memory and disk suffice.
+
+    This creates no files.
+    """
     check_run_folder(config)
     check_mirror(config)
     found = preflight_of(config, recipe)
-    # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
+    # The machine's limits are checked first, so that raising the budget remains possible advice.
     require_fit(found.plan, config, found.env, recipe, compose)
-    plan_replay(recipe.replay_spec(config, found.env))  # the whole first, in numbers that were typed
+    # The whole run comes before this rank's share, so that an error quotes the user's numbers.
+    plan_replay(recipe.replay_spec(config, found.env))
     request = recipe.replay_spec(recipe.part(config), found.env)
     device = torch.device(config.device.value)
     check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
@@ -40,16 +44,16 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
 
 
 def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
-    """Start one environment for a moment and plan the run; neither folder nor limits are checked."""
+    """Start one environment briefly and plan the run, without checking the folder or limits."""
     env = environment_spec(config, recipe)
     return Preflight(env, plan_run(config, env, recipe))
 
 
 def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:
-    """Return what the environments of a run deliver; one of them is started for a moment, in this process.
+    """Return the spec of a run's environments, starting one of them briefly in this process.
 
     Raises:
-        UserError: If there is no such environment, or this kind of run cannot use it.
+        UserError: If the environment does not exist, or this kind of run does not support it.
     """
     env = spec_of(config.env)
     recipe.check(config, env)

@@ -1,4 +1,4 @@
-"""What planning asks of a kind of run, and the answers."""
+"""Interface between planning and a kind of run."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,44 +13,44 @@ from .resources import Row
 GRADIENTS = "gradients"
 
 Labels = dict[str, int]
-"""Bytes by what they belong to, in the order in which a table shows them."""
+"""Bytes by owner, in display order."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What the networks and their updates hold on the device, in bytes."""
+    """Device memory of the networks and their updates, in bytes."""
 
     num_parameters: int
     phases: dict[str, Labels]
-    """For each kind of update, what holds how much at the moment of its peak."""
+    """Bytes by owner at the peak of each kind of update."""
 
     state: int
-    """Parameters, slow critic and optimiser state: what a checkpoint holds."""
+    """Bytes of the state in a checkpoint: parameters, slow critic and optimizer state."""
 
     operators: int
-    """Operators of the longest update that are recorded in, or make up, its graph."""
+    """Number of operators in the graph of the longest update."""
 
     lasting: tuple[str, ...]
-    """Labels of what lives as long as the run."""
+    """Labels of memory that persists for the whole run."""
 
     batch: str
-    """Label of what replay gives for an update."""
+    """Label of the replay batch of an update."""
 
     on_host: tuple[str, ...] = ()
-    """Labels of what is in host memory wherever the networks are."""
+    """Labels of memory that is always on the host, whatever the device."""
 
     @property
     def peak(self) -> Labels:
-        """What holds how much at the highest peak."""
+        """Bytes by owner at the highest peak."""
         return max(self.phases.values(), key=lambda labels: sum(labels.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run writes to disk apart from its replay and its networks."""
+    """Disk writes of a run, except for its replay and networks."""
 
     records_per_save: int
-    """Most records between two moments at which a checkpoint may be written."""
+    """Maximum records between two opportunities to save a checkpoint."""
 
     has_best: bool
     log_lines: int
@@ -59,48 +59,48 @@ class Written:
 
 
 class Recipe(Protocol):
-    """A kind of run, as far as planning needs it; `orchestration.recipes` has the whole."""
+    """The planning interface of a kind of run. `orchestration.recipes` defines the full interface."""
 
     ranks: Ranks
-    """The processes that share the run."""
+    """The ranks of the run."""
 
     has_model_presets: bool
-    """Whether a preset of `configs/model` chooses its size."""
+    """Whether the presets of `configs/model` apply."""
 
     def check(self, config: TrainConfig, env: EnvSpec) -> None:
-        """Raise a `UserError` for what this kind of run cannot do with its environments."""
+        """Raise a `UserError` for settings or environments that this kind of run does not support."""
         ...
 
     def part(self, config: TrainConfig) -> TrainConfig:
-        """Return what of a run is this process's, as a run of its own: all of it, if there is no other."""
+        """Return this rank's share of the run as a standalone configuration."""
         ...
 
     def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
-        """Return everything that the size of the replay depends on."""
+        """Return the parameters that determine the size of the replay."""
         ...
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
-        """Return the smallest replay, in records."""
+        """Return the minimum capacity of the replay, in records."""
         ...
 
     def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
-        """Return what the networks and their updates hold; allocates nothing."""
+        """Return the memory of the networks and their updates without allocating it."""
         ...
 
     def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
-        """Return what else this kind of run holds in host memory."""
+        """Return additional host memory of this kind of run."""
         ...
 
     def num_environments(self, config: TrainConfig) -> int:
-        """Return how many environments run at once."""
+        """Return the number of concurrent environments."""
         ...
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
-        """Return what is written to disk until the end."""
+        """Return the disk writes of the whole run."""
         ...
 
     def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
-        """Yield kinds of change that take less of the resources `over`; in each the smallest comes first."""
+        """Yield changes that reduce the usage of the resources `over`, per setting, smallest change first."""
         ...
 
     def model_name(self, config: TrainConfig) -> str:

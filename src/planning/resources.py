@@ -1,4 +1,4 @@
-"""A plan as numbers and as text: for each resource what takes how much, and the limit."""
+"""Plans as data and as text: usage by component and the limit of each resource."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -14,7 +14,7 @@ _SHOWN_IN_LOG = 4
 
 
 class Basis(Enum):
-    """How a number of the plan was found: exact sizes, read from this machine, or by `constants.py`."""
+    """Source of a number: counted exactly, measured on this machine, or estimated (`constants.py`)."""
 
     counted = "counted"
     measured = "measured"
@@ -23,51 +23,51 @@ class Basis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that takes a resource."""
+    """A component's usage of a resource."""
 
     name: str
     nbytes: int
     basis: Basis = Basis.counted
     is_once: bool = False
-    """Whether the first of several ranks has it and no other."""
+    """Whether only the first of several ranks needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource: what a rank takes of it at the moment when most is taken."""
+    """A resource with the peak usage of a rank."""
 
     name: str
     rows: tuple[Row, ...]
 
     limit_bytes: int | None
-    """Bytes that all ranks on this machine may take; None where that is not known."""
+    """Limit in bytes for all ranks that share the resource, or `None` if unknown."""
 
     limit_words: str
-    """Where the limit comes from, as in "80 % of the 23.50 GiB of this machine"."""
+    """Source of the limit, e.g. "80 % of the 23.50 GiB of this machine"."""
 
     num_sharing: int = 1
-    """Ranks that the limit is for: all on this machine, of a GPU those that share it."""
+    """Number of ranks that share the limit: the ranks on this machine, or those on one GPU."""
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the rows: the need of the first rank, and the most that any has."""
+        """Sum of the rows. The first rank needs this much, and other ranks need at most as much."""
         return sum(row.nbytes for row in self.rows)
 
     @property
     def shared_bytes(self) -> int:
-        """The need of all ranks that the limit is for."""
+        """Total need of the ranks that share the limit."""
         others = sum(row.nbytes for row in self.rows if not row.is_once)
         return self.total_bytes + (self.num_sharing - 1) * others
 
     @property
     def fits(self) -> bool:
-        """Whether the need is within the limit; true where there is none."""
+        """Whether the need is within the limit. An unknown limit counts as sufficient."""
         return self.limit_bytes is None or self.shared_bytes <= self.limit_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What a run will take of every resource."""
+    """Planned usage of every resource of a run."""
 
     name: str
     model: str
@@ -79,26 +79,26 @@ class MemoryPlan:
 
     @property
     def over(self) -> list[Resource]:
-        """Resources of which more is needed than there is."""
+        """Resources that exceed their limit."""
         return [resource for resource in self.resources if not resource.fits]
 
     @property
     def memory_mb(self) -> float:
-        """Planned host and GPU memory of one rank together, in MB of 1e6 bytes."""
+        """Sum of the planned host and GPU memory of one rank, in MB of 1e6 bytes."""
         return sum(r.total_bytes for r in self.resources if r.name in (HOST, GPU)) / 1e6
 
     def resource(self, name: str) -> Resource:
-        """Return a resource by its name."""
+        """Return a resource by name."""
         return next(resource for resource in self.resources if resource.name == name)
 
     def flat(self) -> dict[str, str | int | bool | None]:
-        """Return the plan as one flat object for JSON.
+        """Return the plan as a flat JSON object.
 
-        Keys: `name`, `model`, `device`, `precision`, `num_parameters`, `ranks`, `fits`; and for each resource
-        (`host_ram`, `address_space` if limited, `gpu_memory` on device=cuda, `disk`)
-        `<resource>.<row>_bytes` and their sum `<resource>.total_bytes` of one rank,
-        `<resource>.shared_bytes` of all ranks on a machine (on
-        one GPU), and `<resource>.limit_bytes` for them (null where it is unknown). Spaces become underscores.
+        Common keys are `name`, `model`, `device`, `precision`, `num_parameters`, `ranks` and `fits`. Each
+        resource (`host_ram`, `address_space` if limited, `gpu_memory` on device=cuda, `disk`) has
+        `<resource>.<row>_bytes` and their sum `<resource>.total_bytes` for one rank,
+        `<resource>.shared_bytes` for all ranks on a machine or GPU, and their `<resource>.limit_bytes` (null
+        if unknown). Underscores replace spaces in names.
         """
         names = ("name", "model", "device", "precision", "num_parameters", "ranks")
         found = {name: getattr(self, name) for name in names} | {"fits": not self.over}
@@ -116,7 +116,7 @@ def _key(name: str) -> str:
 
 
 def show(plan: MemoryPlan, console: Console) -> None:
-    """Print a plan as one table for each resource."""
+    """Print a plan with a table per resource."""
     model = f"model {plan.model}, {count_text(plan.num_parameters, 'parameter')}"
     ranks = f", each of {count_text(plan.ranks, 'rank')}" if plan.ranks > 1 else ""
     head = Text(f"{plan.name}: {model}, device={plan.device}, precision={plan.precision}{ranks}")
@@ -124,7 +124,7 @@ def show(plan: MemoryPlan, console: Console) -> None:
 
 
 def plan_lines(plan: MemoryPlan) -> list[str]:
-    """Return a plan in one line; with the largest parts of each resource where one is over its limit."""
+    """Return a plan as one line, or as a line per resource with its largest rows if a limit is exceeded."""
     if not plan.over:
         shown = [(resource, resource.limit_bytes) for resource in plan.resources]
         totals = [
@@ -137,20 +137,20 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
         rows = sorted(resource.rows, key=lambda row: -row.nbytes)
         parts = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
         if rest := sum(row.nbytes for row in rows[_SHOWN_IN_LOG:]):
-            parts.append(f"all else {size_text(rest)}")
+            parts.append(f"other {size_text(rest)}")
         total = f"{_need(resource)} of {limit_text(resource)}"
         lines.append(f"plan  {resource.name:<{width}}  {total}: {', '.join(parts)}")
     return lines
 
 
 def _need(resource: Resource) -> str:
-    """Return what is needed of a resource, as in "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
+    """Format the need of a resource: "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
     ranks = f" ({count_text(resource.num_sharing, 'rank')} of {size_text(resource.total_bytes)})"
     return size_text(resource.shared_bytes) + (ranks if resource.num_sharing > 1 else "")
 
 
 def limit_text(resource: Resource) -> str:
-    """Return the limit to read, as in "18.80 GiB (80 % of ...)"."""
+    """Format the limit of a resource: "18.80 GiB (80 % of ...)"."""
     if resource.limit_bytes is None:
         return resource.limit_words
     return f"{size_text(resource.limit_bytes)} ({resource.limit_words})"

@@ -1,4 +1,4 @@
-"""What would fit, each planned before it is proposed: changes to a run, and the largest run for a card."""
+"""Suggest changes that make a run fit, and find the largest run for a GPU. Every suggestion is planned."""
 
 import re
 from bisect import bisect_left
@@ -22,23 +22,24 @@ from .recipe import Recipe
 from .resources import ADDRESS, DISK, GPU, HOST, MemoryPlan, Resource, limit_text
 
 Compose = Callable[[str], TrainConfig]
-"""Gives the configuration of the same command line with one more override, a choice of a group."""
+"""Returns the configuration of the same command line with an additional override, a group's choice."""
 
 _GIB = 2**30
 _MOST_CHANGES = 3
-_WORTH_NAMING = 0.1  # share of the total
+# A message includes rows above this fraction of the total.
+_SHOWN_SHARE = 0.1
 
 
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Refuse a plan over a limit, unless `memory.plan=warn`; the error names up to three changes that fit."""
+    """Raise a `UserError` with up to three fitting changes for a plan over a limit, if memory.plan=refuse."""
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
     changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
     repair = f"Set {' or '.join(changes)}" if changes else "No single change makes it fit"
     if plan.over[0].name == DISK and not changes:
-        repair = "Set run_dir to a folder on a disk with more room"
+        repair = "Set run_dir to a folder on a disk with more space"
     if plan.over[0].name == ADDRESS:
         more = f"Raise it: ulimit -v {-(-plan.over[0].total_bytes // 1024)}"
         repair = f"{more}, or set {' or '.join(changes)}" if changes else more
@@ -46,7 +47,7 @@ def require_fit(
 
 
 def over_text(resource: Resource) -> str:
-    """Return what is over which limit, as the beginning of a sentence."""
+    """Return a sentence (without its period) about a resource that exceeds its limit."""
     total = resource.total_bytes
     ranks = (
         f" on {count_text(resource.num_sharing, 'rank')}, {size_text(total)} on each"
@@ -54,7 +55,7 @@ def over_text(resource: Resource) -> str:
         else ""
     )
     rows = sorted(resource.rows, key=lambda row: -row.nbytes)[:2]
-    largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _WORTH_NAMING * total]
+    largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _SHOWN_SHARE * total]
     needed = f"{size_text(resource.shared_bytes)} of {resource.name}{ranks} ({', '.join(largest)})"
     return f"This run needs {needed}, over {limit_text(resource)}"
 
@@ -62,9 +63,9 @@ def over_text(resource: Resource) -> str:
 def fitting_changes(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> Iterator[str]:
-    """Yield single changes of a run over some limit, as they are typed; the whole run fits with each.
+    """Yield single key=value changes, each of which makes a run fit all limits.
 
-    Without `compose` no choice of a group (model=...) is proposed. Cost: up to 1 s for each change.
+    Group choices (model=...) are suggested only with `compose`. Each change costs up to 1 s.
     """
     over = {HOST if resource.name == ADDRESS else resource.name for resource in plan.over}
     capacity = largest_capacity_that_fits(config, spec, recipe)
@@ -87,7 +88,7 @@ def fitting_changes(
 def largest_capacity_that_fits(
     config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> int | None:
-    """Return the largest round capacity up to that of `config` with which the run fits, or None."""
+    """Return the largest round capacity, at most the configured one, with which the run fits, or `None`."""
 
     def is_too_large(capacity: int) -> bool:
         return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_bytes)
@@ -99,7 +100,8 @@ def largest_capacity_that_fits(
     if not count:
         return None
     most = capacities[count - 1]
-    most -= most // 100  # the process that will run may be a little larger than this one
+    # The process of the run may be slightly larger than the current process.
+    most -= most // 100
     unit = 10 ** max(0, len(str(most)) - 2)
     return max(capacities[0], most // unit * unit)
 
@@ -109,7 +111,7 @@ def _with_capacity(config: TrainConfig, capacity: int) -> TrainConfig:
 
 
 def changed(config: TrainConfig, change: str) -> TrainConfig:
-    """Return a configuration with one setting changed, key=value; refuse one at odds with itself."""
+    """Apply a key=value change to a configuration. Raise a `UserError` if it is inconsistent."""
     key, value = change.split("=")
     structured = OmegaConf.structured(config)
     OmegaConf.update(structured, key, value)
@@ -117,26 +119,26 @@ def changed(config: TrainConfig, change: str) -> TrainConfig:
 
 
 def halves(number: int, least: int) -> Iterator[int]:
-    """Yield half of a number, half of that, and so on, as long as it is at least `least`."""
+    """Yield a number divided by 2, 4, 8, ... while the result is at least `least`."""
     while number // 2 >= least:
         number //= 2
         yield number
 
 
 def model_sizes() -> list[str]:
-    """Return the presets of `configs/model` that are named by their size, smallest first."""
+    """Return the presets of `configs/model` named `size<n>m`, smallest first."""
     return sorted((name for name in model_presets() if re.fullmatch(r"size\d+m", name)), key=_millions)
 
 
 def _millions(name: str) -> int:
-    """Return the millions of parameters that a preset's name tells."""
+    """Return the millions of parameters in a preset's name."""
     return int(name.removeprefix("size").removesuffix("m"))
 
 
 def _fits(
     make: Callable[[], TrainConfig], spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> bool:
-    """Return whether a run is possible, its replay within its budget, and its plan within every limit."""
+    """Return whether a run is valid, its replay is within its budget, and its plan is within all limits."""
     try:
         config = make()
         recipe.check(config, spec)
@@ -147,11 +149,11 @@ def _fits(
 
 
 def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> tuple[str, int, MemoryPlan]:
-    """Return the largest model preset whose updates fit a card, the largest replay next to it, and the plan.
+    """Return the largest model preset that fits a GPU of `gib` GiB, its largest replay, and the plan.
 
-    The replay stays within `buffer.memory_budget_gib` and this machine; with `buffer.storage=cuda` it shares
-    the card. Of several ranks each has such a card. `compose` gives the run for device=cuda with a preset.
-    Cost: about four plans, 0.5 s each.
+    The replay must fit `buffer.memory_budget_gib` and this machine. With `buffer.storage=cuda` it shares the
+    GPU. Each rank has its own GPU. `compose` returns the run for device=cuda with a preset. This costs about
+    four plans of 0.5 s each.
 
     Raises:
         UserError: If the smallest preset does not fit.
@@ -178,6 +180,6 @@ def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> 
     config = _with_capacity(config, max(most, recipe.least_capacity(config, spec)))
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:
-        fits = f"{name} fits the card, but no replay fits this machine with it"
+        fits = f"{name} fits the GPU, but this machine has too little memory for a replay"
         raise UserError(f"plan.fit_gib={gib:g}: {fits}.")
     return name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit)

@@ -1,4 +1,4 @@
-"""Modes of torch that show what an update would hold on a device, without the device or the memory."""
+"""Torch modes that measure an update's memory on a device without using the device or the memory."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -12,29 +12,28 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# torch.amp's list for CUDA, as far as the networks use it.
+# The operators of torch.amp's CUDA list that the networks use.
 _PRODUCTS = (torch.einsum, torch.bmm, torch.baddbmm, torch.mm, torch.addmm, torch.matmul)
 _LOW_PRECISION = {F.linear, F.conv2d, *_PRODUCTS}
 
-# Its result shares the argument's storage, which its schema does not say.
+# The results of these operators share the argument's storage, but their schemas do not declare it.
 _SHARES_STORAGE = {torch.ops.aten._unsafe_view.default}
 
 
 class _Mode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # torch would import its compiler, 40 MB, only to keep it away from `__torch_dispatch__`.
+        # Otherwise torch imports its compiler (40 MB) only to disable it in `__torch_dispatch__`.
         return False
 
 
 class LiveBytes(_Mode):
-    """Counts the storages, real or of the `meta` device, that operators return in the `with` block.
+    """Measure the storages, real or on the `meta` device, that operators return in the `with` block.
 
-    Each is counted once, however many tensors show it, under the label that was set at its birth, until its
-    death inside or outside of the block. One that was there before the block is counted from the first
-    operator that returns it, or from `count`. No storage is kept alive. What a kernel allocates for itself
-    and frees before it returns is not seen. Sizes are rounded up to a multiple of `granularity`, as
-    allocators do (CUDA: 512 bytes). Cost: about 3 us an operator.
+    A storage counts once, under the label at its creation, until it is freed inside or outside the block. An
+    older storage counts from the first operator that returns it, or from `count`. Storages are not kept
+    alive. Temporary allocations inside a kernel are not included. Sizes are rounded up to a multiple of
+    `granularity`, like those of allocators (CUDA: 512 bytes). This costs about 3 us per operator.
 
     >>> with LiveBytes() as bytes_:
     ...     a = torch.zeros(1000)
@@ -47,26 +46,27 @@ class LiveBytes(_Mode):
         super().__init__()
         self.live = 0
         self.peak = 0
-        """Most bytes that lived at once since the beginning or `reset_peak`."""
+        """Maximum of `live` since the start or `reset_peak`."""
         self.label = ""
-        """What storages born from now on are counted as."""
+        """Label of new storages."""
         self.live_by_label: dict[str, int] = {}
         self.peak_by_label: dict[str, int] = {}
         self.operators = 0
         self._granularity = granularity
-        self._storages: dict[int, tuple[weakref.ref, int, str]] = {}  # a reference, bytes, label
+        # Weak reference, bytes and label by address.
+        self._storages: dict[int, tuple[weakref.ref, int, str]] = {}
 
     def count(self, tensors: Iterable[Tensor], label: str | None = None) -> None:
-        """Count the storages of tensors that were made before, or give those counted another label."""
+        """Count the storages of existing tensors, or change the label of counted storages."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             address = storage._cdata
             if address not in self._storages:
                 nbytes = -(-storage.nbytes() // self._granularity) * self._granularity
                 reference = weakref.ref(storage, partial(self._forget, address))
-                born_as = self.label if label is None else label
-                self._storages[address] = reference, nbytes, born_as
-                self._add(born_as, nbytes)
+                own_label = self.label if label is None else label
+                self._storages[address] = reference, nbytes, own_label
+                self._add(own_label, nbytes)
             elif label is not None:
                 reference, nbytes, before = self._storages[address]
                 self._storages[address] = reference, nbytes, label
@@ -74,13 +74,14 @@ class LiveBytes(_Mode):
                 self._add(label, nbytes)
 
     def reset_peak(self) -> None:
-        """Let the peak be what lives now."""
+        """Set the peak to the current usage."""
         self.peak, self.peak_by_label = self.live, dict(self.live_by_label)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and count what it returns."""
+        """Run an operator and count its results."""
         result = func(*args, **(kwargs or {}))
-        self.operators += func.namespace != "profiler"  # labels for a profiler leave no node in a graph
+        # Profiler labels create no graph nodes.
+        self.operators += func.namespace != "profiler"
         parts = [result] if isinstance(result, Tensor) else tree_leaves(result)
         self.count(part for part in parts if isinstance(part, Tensor))
         return result
@@ -97,11 +98,11 @@ class LiveBytes(_Mode):
 
 
 class MetaShapes(_Mode):
-    """Answers repeated operators of the `meta` device from a table of torch's own answers.
+    """Cache the results of `meta` operators.
 
-    torch works out shapes of this device in Python, 0.1 ms to 4 ms a call, and a recurrent network makes the
-    same calls at every step. Here a repeated operator takes 12 us, one in place 5 us. The results have the
-    shapes, strides and dtypes that torch gives. Views, which share storage, and other devices are passed on.
+    Torch infers shapes on `meta` in Python with 0.1 to 4 ms per call, and a recurrent network repeats the
+    same calls at every step. A cached operator costs 12 us, or 5 us if it is in place. Results have torch's
+    shapes, strides and dtypes. Views, which share storage, and other devices are not cached.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class MetaShapes(_Mode):
         self._table: dict[Any, Callable[[], Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return what the operator returns, from the table where it is there."""
+        """Return the operator's result, cached if possible."""
         kwargs = kwargs or {}
         kind = _kind(func)
         if kind == "other":
@@ -127,7 +128,7 @@ class MetaShapes(_Mode):
 
 @cache
 def _kind(func: Any) -> str:
-    """Return "new" for an operator whose results are new tensors, "in place", or "other"."""
+    """Return "new" for operators that return new tensors, "in place", or "other"."""
     schema = func._schema
     if not schema.is_mutable and not any(item.alias_info for item in schema.returns):
         return "other" if func in _SHARES_STORAGE else "new"
@@ -136,7 +137,7 @@ def _kind(func: Any) -> str:
 
 
 def _is_meta(value: Any) -> bool:
-    """Return whether every tensor of a result is of the meta device, and there is one."""
+    """Return whether a result consists of at least one tensor, all on the meta device."""
     parts = [part for part in tree_leaves(value) if part is not None]
     return bool(parts) and all(isinstance(part, Tensor) and part.device.type == "meta" for part in parts)
 
@@ -146,11 +147,12 @@ def _key(value: Any) -> Any:
         return value.shape, value.stride(), value.dtype, value.device.type
     if isinstance(value, tuple | list):
         return tuple(map(_key, value))
-    return type(value), value  # 1, 1.0 and True are equal, and give different dtypes
+    # The values 1, 1.0 and True are equal but produce different dtypes.
+    return type(value), value
 
 
 def _maker(result: Any) -> Callable[[], Any]:
-    """Return a function that makes a result of the same shapes, strides and dtypes."""
+    """Return a function that creates a result with the same shapes, strides and dtypes."""
     if isinstance(result, Tensor):
         like = partial(torch.empty_strided, dtype=result.dtype, device="meta")
         return partial(like, result.shape, result.stride())
@@ -161,24 +163,24 @@ def _maker(result: Any) -> Callable[[], Any]:
 
 
 class DeviceForward(TorchFunctionMode):
-    """One autocast region of a forward pass on the `meta` device, as a real device runs it.
+    """An autocast region of a forward pass on the `meta` device that saves the same tensors as a real device.
 
-    Two things matter for what is saved for the backward pass, and torch does neither on `meta`. Autocast
-    casts the inputs of matrix products and convolutions to `dtype` and keeps the casts; a weight is cast once
-    in each region, but a part of a weight (the RSSM splits some) at every use. And CUDA's `rms_norm` is one
-    kernel, which saves its input and one number a row, where torch's own form saves three tensors. Workspace
-    is not seen, and other operators of autocast's lists keep the dtype of their inputs.
+    Torch lacks two features on `meta` that affect the tensors saved for the backward pass. First, autocast
+    casts inputs of matrix products and convolutions to `dtype` and saves the casts. It casts a weight once
+    per region, but a part of a weight (the RSSM splits some) at every use. Second, CUDA's `rms_norm` is a
+    single kernel that saves its input and one number per row, while torch's composite form saves three
+    tensors. Workspace is not included, and other operators of autocast's lists keep their input dtype.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self._dtype = dtype
         self._casts: dict[int, Tensor] = {}
-        # Does nothing to tensors of `meta`, but is what `full_precision` switches off.
+        # This has no effect on `meta` tensors, but `full_precision` turns it off.
         self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype is not torch.float32)
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch as a real device would."""
+        """Run a torch function with the casts and saved tensors of a real device."""
         kwargs = kwargs or {}
         if func is F.rms_norm:
             return _rms_norm(*args, **kwargs)
@@ -188,12 +190,12 @@ class DeviceForward(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def __enter__(self) -> Self:
-        """Begin the region."""
+        """Enter the region."""
         self._autocast.__enter__()
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
-        """End the region; its casts of weights live on only where a graph holds them."""
+        """Leave the region and release its casts of weights, except for those saved in a graph."""
         self._casts.clear()
         self._autocast.__exit__(*exception)
         super().__exit__(*exception)
@@ -204,13 +206,14 @@ class DeviceForward(TorchFunctionMode):
         is_weight = value.requires_grad and value.is_leaf and not value._is_view()
         if not is_weight:
             return value.to(self._dtype)
-        if id(value) not in self._casts:  # weights outlive the region: their ids are not reused
+        # Weights outlive the region, so their ids are not reused.
+        if id(value) not in self._casts:
             self._casts[id(value)] = value.to(self._dtype)
         return self._casts[id(value)]
 
 
 class _FusedNorm(torch.autograd.Function):
-    """RMSNorm in one kernel each way: shapes and what is saved, no numbers."""
+    """RMSNorm with one kernel per direction. Shapes and saved tensors are correct, but values are not."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -221,7 +224,7 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return gradients of the shapes of input and weight."""
+        """Return gradients with the shapes of the input and the weight."""
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(weight)
 

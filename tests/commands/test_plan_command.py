@@ -279,4 +279,4 @@ def test_a_card_that_is_too_small_for_any_model_is_said_to_be(capsys: pytest.Cap
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder on a file system without room")
 def test_the_repair_of_a_full_disk_is_another_folder(capsys: pytest.CaptureFixture[str]) -> None:
     error = train_error(capsys, *CARTPOLE, "run_dir=/proc/run")
-    assert "Set run_dir to a folder on a disk with more room; memory.plan=warn" in error
+    assert "Set run_dir to a folder on a disk with more space; memory.plan=warn" in error
