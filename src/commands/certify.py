@@ -19,7 +19,7 @@ from ..config.population import Engine, PopulationTrainConfig
 from ..config.resolve import typed
 from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
-from ..orchestration.dreamer.agreement import in_turn
+from ..orchestration.dreamer.agreement import serialize_ranks
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import Signals
@@ -137,7 +137,7 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
         print("\n".join(certificate.lines()), flush=True)  # first: the disk may be full
     try:
         for is_turn in (not ranks.is_first, ranks.is_first):  # torchrun ends the others once one has left
-            in_turn(ranks, partial(certificate.save, folder), is_turn)
+            serialize_ranks(ranks, partial(certificate.save, folder), is_turn)
     except OSError as error:
         raise UserError(f"The certificate cannot be written to {folder}: {error.strerror}.") from error
     if ranks.is_first:

@@ -1,7 +1,7 @@
-"""A run's life: from its settings to its last checkpoint, and the evaluation of what it learned.
+"""Training runs, from their configuration to the last checkpoint, and evaluation.
 
-Its names are imported on first use, so that commands check their settings before torch is imported, and
-`reverie-doctor` starts where other packages of Reverie are missing.
+Names are imported on first use. Commands can therefore check settings before importing torch, and
+`reverie-doctor` can start without Reverie's dependencies.
 """
 
 from ..utils.public_names import public_names

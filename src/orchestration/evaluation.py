@@ -1,4 +1,4 @@
-"""Play whole episodes with a policy, without learning."""
+"""Evaluate a policy on whole episodes."""
 
 import math
 import sys
@@ -18,12 +18,16 @@ from .reports import VIDEO_SIDE
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Finished episodes in the order they ended, those still open when it stopped, and the frames of one."""
+    """Results of an evaluation."""
 
     episodes: list[Episode]
+    """Finished episodes in the order of their ends."""
+
     still_open: list[Episode]
+    """Unfinished episodes of an evaluation that stopped early."""
+
     frames: NDArray[np.uint8] | None
-    """(T, H, W, 3) uint8 of environment 0's first episode, as far as it was played, if recorded."""
+    """(T, H, W, 3) uint8 frames of environment 0's first (possibly unfinished) episode, if recorded."""
 
     @property
     def mean(self) -> float:
@@ -32,7 +36,7 @@ class Evaluation:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean return; None for a single episode, which has none."""
+        """Standard error of the mean return, or `None` for a single episode."""
         returns = [episode.episode_return for episode in self.episodes]
         return float(np.std(returns, ddof=1) / math.sqrt(len(returns))) if len(returns) > 1 else None
 
@@ -46,12 +50,14 @@ def evaluate(
     record: bool = False,
     should_stop: Callable[[int, list[Episode]], bool] = lambda finished, still_open: False,
 ) -> Evaluation:
-    """Play `episodes` whole episodes with a policy that shares nothing with training but parameters.
+    """Play `episodes` whole episodes with a policy that shares only parameters with training.
 
-    Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
-    `should_stop` ends it early; it gets the number of finished episodes and the sums of open ones.
+    The number of episodes per environment is fixed, because taking the first to finish would favor short
+    ones. `should_stop` can end the evaluation early. Its arguments are the number of finished episodes and
+    the partial sums of open episodes.
     """
-    seed = named_seed(seed, "evaluate")  # episodes that no training run with the same seed plays
+    # A training run with the same seed never plays these episodes.
+    seed = named_seed(seed, "evaluate")
     num_envs = min(env.num_envs, episodes)
     quota = [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
     finished: list[Episode] = []

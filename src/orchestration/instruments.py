@@ -1,4 +1,4 @@
-"""Instruments look at a run in training and report on it. The loop knows them only as `Instrument`."""
+"""Instruments, which observe a training run and report on it. The loop uses only their base class."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "WorldModelOrchestrator"
 Envs: TypeAlias = NDArray[np.int64] | None
-"""Numbers of the environments that a record is of. None: all of them."""
+"""Indices of the environments in a record, or `None` for all of them."""
 
 _LOG = logging.getLogger(__name__)
 _OPEN_LOOP_FPS = 5
@@ -34,27 +34,27 @@ _STRIP_FRAMES = 8
 
 
 class Instrument:
-    """Acts on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
+    """Act on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
 
-    It must not change what is learned: its random numbers come from generators of its own.
+    Instruments must not affect training, so they use separate random generators.
 
     Args:
-        run: The run, at the step that it starts with.
-        interval: Agent steps from one action to the next.
+        run: The run at its first step.
+        interval: Agent steps between actions.
         act: Called with the run, on all ranks at the same steps.
         at_end: Whether to act after the last step too.
-        event: Name of the first action for the memory guard, if more memory stays in use after it.
+        event: Name of the first action for the memory guard, if it increases the memory in use.
     """
 
     is_postponed = False
-    """Whether the last action was not completed. A resumed run repeats it first."""
+    """Whether the last action is incomplete. A resumed run repeats it first."""
 
     def __init__(
         self, run: Run, interval: int, act: Callable[[Run], object], *, at_end: bool = False, event: str = ""
     ) -> None:
         self.interval, self.event = interval, event
         self.held: dict[str, Any] = {}
-        """Objects that hold memory, by the name to show."""
+        """Objects for the memory report, by display name."""
         self._act, self._at_end, self._is_time = act, at_end, Every(interval, run.step)
 
     def is_due(self, run: Run) -> bool:
@@ -68,23 +68,23 @@ class Instrument:
         self._act(run)
 
     def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
-        """Receive a record of each environment, or of `envs`, and the episodes that it ended on any rank."""
+        """Receive a record of each environment (or of `envs`) and the episodes that ended on any rank."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the entries of this instrument in the saved state of the loop."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load its entries from the saved state of the loop.
+        """Load this instrument's entries from the saved state of the loop.
 
         Raises:
-            KeyError: If one is missing.
-            ValueError: If one has another form.
+            KeyError: If an entry is missing.
+            ValueError: If an entry has an invalid structure.
         """
 
 
 class Video(Instrument):
-    """Records an episode of the run's first environment: the first one, then one an interval."""
+    """Record an episode of the first environment at the start and in each interval."""
 
     def __init__(self, run: Run) -> None:
         interval, spec = run.config.training.video_interval, run.parts.environment.spec
@@ -96,7 +96,7 @@ class Video(Instrument):
         self._request(run)
 
     def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
-        """Record environment 0, and write the video once its episode ends."""
+        """Record environment 0, and write the video when its episode ends."""
         if envs is not None and envs[0] != 0:
             return
         with run.watch("collect"):
@@ -110,11 +110,11 @@ class Video(Instrument):
             run.reports.animation(run.step, "episode", frames, VIDEO_FPS)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the frames so far."""
+        """Return the recorded frames."""
         return {"recorder": self.recorder.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the frames so far."""
+        """Load the recorded frames."""
         recorder = state["recorder"]
         if (frames := recorder["frames"]) is not None:
             frames = np.empty((*frames.shape, 0, 0, 0, 0)[:4], np.uint8)
@@ -126,7 +126,7 @@ class Video(Instrument):
             self.recorder.request()
 
     def _picture(self, run: Run) -> NDArray[np.uint8] | None:
-        """Return a picture of environment 0; the first one that fails is the last."""
+        """Return a picture of environment 0. Recording ends after the first failure."""
         try:
             return run.begin_call(run.parts.environment.render).result()
         except UserError as error:
@@ -136,14 +136,14 @@ class Video(Instrument):
 
 
 def _show_progress(run: Run) -> None:
-    """Move the progress bar."""
+    """Update the progress bar."""
     training, phase, until = run.config.training, LEARNING, None
     if run.step < training.first_update:
         phase, until = "filling the replay", training.first_update
     elif not run.parts.replay.can_sample:
         phase, until = "waiting for a longer episode", training.total_timesteps
     elif run.step < training.warmup_steps:
-        phase = "the world model learns alone"
+        phase = "world model warm-up"
         until = training.warmup_steps if training.warmup_steps < training.total_timesteps else None
     run.reports.advance(run.step, run.updates - run.start_updates, phase, until)
 
@@ -155,8 +155,8 @@ def _log(run: Run) -> None:
     is_short = not run.config.buffer.cross_episodes and not run.parts.replay.can_sample
     if is_short and run.step >= training.first_update:
         _LOG.warning(
-            "step %s: no updates: buffer.cross_episodes=false needs an episode of at least "
-            "training.sequence_length=%d steps, and none is stored. Lower the latter or omit the former",
+            "step %s: no updates, because buffer.cross_episodes=false needs a stored episode of at least "
+            "training.sequence_length=%d steps. Lower the latter or omit the former",
             f"{run.step:,}",
             training.sequence_length,
         )
@@ -168,26 +168,27 @@ def _log(run: Run) -> None:
 
 
 def _show_open_loop(run: Run) -> None:
-    """Write truth, prediction and error of each image, as an animation and as a still."""
+    """Write the truth, prediction and error of each image as an animation and as a still image."""
     require_run_folder(run.run_dir)
     if not run.ranks.is_first or not run.parts.replay.can_sample:
         return
-    with run.watch("report"), run.reports.doing("drawing what the model predicts"):
-        # A separate generator: reports must not change what is learned.
+    with run.watch("report"), run.reports.doing("rendering predictions"):
+        # Reports must not affect training, so they use a separate generator.
         generator = numpy_generator(run.config.seed, f"report at {run.step}")
         windows = run.ranks.part(run.config.training.batch_size)
         batch = run.parts.replay.sample(windows, generator).to(run.parts.workflow.device)
         for key, animation in run.parts.workflow.report(batch).items():
-            frames = animation.numpy()  # (T, 3 H, n W, 3)
+            # The shape is (T, 3 H, n W, 3).
+            frames = animation.numpy()
             run.reports.animation(run.step, f"open_loop/{key}", frames, _OPEN_LOOP_FPS)
-            # Frames of the first sequence, evenly spaced in time; it is as wide as a third of the height.
+            # The strip shows evenly spaced frames of the first sequence, which is H pixels wide.
             chosen = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
             strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
             run.reports.writer.image(run.step, f"image/open_loop/{key}", strip)
 
 
 class Evaluator(Instrument):
-    """Plays episodes without learning. A signal to stop postpones an evaluation until the run is resumed."""
+    """Evaluate the policy. A signal to stop postpones the evaluation until the run is resumed."""
 
     def __init__(self, run: Run) -> None:
         interval = run.config.training.evaluation_interval
@@ -195,7 +196,7 @@ class Evaluator(Instrument):
         self._best_return: float | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best mean return so far, and whether an evaluation is postponed."""
+        """Return the best mean return, and whether an evaluation is postponed."""
         return {"best_return": self._best_return, "owes_evaluation": self.is_postponed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -206,12 +207,14 @@ class Evaluator(Instrument):
         self._best_return, self.is_postponed = state["best_return"], state["owes_evaluation"]
 
     def _evaluate(self, run: Run) -> None:
-        """Play on the first rank, and compare the mean return with the best on all ranks."""
-        if self.is_postponed:  # An earlier attempt may be in the log, but in no checkpoint.
+        """Evaluate on rank 0, and compare the mean return with the best one on all ranks."""
+        # The log may contain an earlier attempt that was not checkpointed.
+        if self.is_postponed:
             run.reports.writer.drop(run.step, ("evaluation/",))
         episodes, mean_and_count = run.config.training.evaluation_episodes, [0.0, 0.0]
-        self.is_postponed = True  # until it is complete: its environments may crash
-        with run.watch("report"), run.reports.doing("playing games to evaluate"):
+        # The evaluation counts as postponed until it is complete, because its environments may crash.
+        self.is_postponed = True
+        with run.watch("report"), run.reports.doing("evaluating"):
             if run.ranks.is_first:
                 workflow, env, seed = run.parts.workflow, run.config.env, run.config.seed
                 found = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: run.signals.stop)
@@ -224,7 +227,7 @@ class Evaluator(Instrument):
             self._best_return, run.best_step, run.is_best = mean, run.step, True
 
     def _write(self, run: Run, found: Evaluation) -> None:
-        """Write the result. A single episode has no standard error."""
+        """Write the result, with its standard error if there are several episodes."""
         lengths = [episode.length for episode in found.episodes]
         values, spread = {"return_mean": found.mean, "length_mean": float(np.mean(lengths))}, ""
         if found.standard_error is not None:
@@ -235,7 +238,7 @@ class Evaluator(Instrument):
 
 
 def instruments_of(run: Run) -> list[Instrument]:
-    """Return the instruments of a run in the order in which they act."""
+    """Return the instruments of a run in the order of their actions."""
     training, memory = run.config.training, run.config.memory
     found = [
         Instrument(run, 1, _show_progress, at_end=True),
@@ -253,4 +256,5 @@ def instruments_of(run: Run) -> list[Instrument]:
 
         found.append(OnTrack(run))
     found.append(Instrument(run, memory.snapshot_interval, lambda run: run.parts.snapshots.save(run.step)))
-    return [*found, Evaluator(run)]  # last: it may be postponed
+    # The evaluation comes last, because it may be postponed.
+    return [*found, Evaluator(run)]

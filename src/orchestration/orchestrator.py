@@ -1,4 +1,4 @@
-"""Do what every run does, whatever it trains: watch memory, report, save."""
+"""The common base of all runs: memory checks, reports and checkpoints."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -35,18 +35,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class StopReason(Enum):
-    """Why a run stops, the strongest reason first."""
+    """Reasons to stop a run, in order of precedence."""
 
-    finished = "all steps are taken"
-    leak = "a leak is certain, and memory.on_leak=stop"
-    nonfinite = "too many updates in a row were not finite, again after a rollback"
-    stopped = "a signal asked for it"
-    rollback = "too many updates in a row were not finite"
+    finished = "all steps are done"
+    leak = "a memory leak is certain (memory.on_leak=stop)"
+    nonfinite = "too many consecutive updates were not finite, again after a rollback"
+    stopped = "a signal requested it"
+    rollback = "too many consecutive updates were not finite"
 
 
 @dataclass(frozen=True, slots=True)
 class Parts(Generic[Environment, Agent]):
-    """What a run is made of."""
+    """Components of a run."""
 
     environment: Environment
     replay: EpisodeReplayBuffer
@@ -62,7 +62,7 @@ PartsOfRun = TypeVar("PartsOfRun", bound=AnyParts)
 
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
-    """What a run is opened with."""
+    """Arguments for opening a run."""
 
     config: TrainConfig
     parts: AnyParts
@@ -70,11 +70,11 @@ class OpenedRun:
     run_dir: Path
     signals: Signals
     checkpoint: Checkpoint | None = None
-    """Where to continue from; None starts anew."""
+    """Checkpoint to resume from, or `None` for a new run."""
 
 
 class Orchestrator(ABC, Generic[Config, PartsOfRun]):
-    """A run with its step, its instruments and its checkpoints; subclasses implement the loop, in phases."""
+    """A run with its step and checkpoints. Subclasses implement the loop. `phases` are timed."""
 
     def __init__(self, opened: OpenedRun, phases: tuple[str, ...]) -> None:
         self.config: Config = opened.config  # pyright: ignore[reportAttributeAccessIssue]
@@ -86,39 +86,42 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         self.updates = 0
         self.checkpoints_to_keep = self.config.training.keep_checkpoints
         self.watch = PhaseTimer(*phases, "save", "memory")
-        self.guard: RunGuard  # subclasses know which first times it has to wait for
-        self.is_best = False  # and no checkpoint holds it yet
-        self.mirror: Mirror | None = None  # `open_run` gives it
+        # Subclasses create the guard with their list of first-time events.
+        self.guard: RunGuard
+        # True while the best state has not been saved.
+        self.is_best = False
+        # `open_run` sets this.
+        self.mirror: Mirror | None = None
         self._outlook = OutlookOnce(self.parts.replay)
 
     @abstractmethod
     def run(self) -> StopReason:
-        """Train; return why it ended. A checkpoint is written, but before a rollback."""
+        """Train and return the reason for stopping. Save a checkpoint, except before a rollback."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return all that resuming needs, apart from the workflow and the replay."""
+        """Return the state for resuming, except for the workflow and the replay."""
 
     def saved_model(self) -> dict[str, Any]:
-        """Return what of the workflow a checkpoint holds; the tensors are live."""
+        """Return the workflow's state for a checkpoint. Tensors are not copied."""
         return self.parts.workflow.state_dict()
 
     def held_objects(self) -> dict[str, Any]:
-        """Return further objects of the loop that hold memory, by the name to show."""
+        """Return additional objects for the memory report, by display name."""
         return {}
 
     def begin_after_rollback(self) -> None:
-        """Change what would lead to the same end again; call it before `run`."""
+        """Change random streams so that the failure does not repeat. Call this before `run`."""
 
     def why(self, reason: StopReason) -> str:
-        """Return why the run ended, as a sentence to log."""
+        """Return a sentence with the reason for stopping."""
         return reason.value
 
     def close(self) -> None:
-        """Close what the run itself has opened."""
+        """Close the resources that the run has opened."""
 
     def memory_metrics(self) -> dict[str, float]:
-        """Take a sample of everything that is watched; return what to log of it."""
+        """Sample all memory counters and components, and return the metrics to log."""
         others = self.held_objects() | {"logger": self.reports, "tracker": self.guard}
         with self.watch("memory"):
             counters, found = self.guard.counters(), components(self.parts, others)
@@ -129,7 +132,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         return metrics
 
     def report_memory(self) -> None:
-        """Write what holds what."""
+        """Write the memory report."""
         with self.watch("memory"):
             report = self.guard.report(self.step)
             tags = {f"debug/run/{name}": value for name, value in footprint_stats(self.run_dir).items()}
@@ -140,12 +143,12 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
             self.reports.writer.scalars(self.step, tags)
 
     def roots(self) -> dict[str, Any]:
-        """Return the long-lived objects of the run, by the name with which paths begin."""
+        """Return the long-lived objects of the run by the first component of their paths."""
         named = {name: getattr(self.parts, name) for name in ("workflow", "replay", "environment")}
         return named | {"loop": self}
 
     def save_if_possible(self) -> None:
-        """Save; on a full or failing disk keep the previous checkpoint."""
+        """Save a checkpoint. If the disk is full or fails, log an error and keep the previous one."""
         try:
             self.save()
         except OSError as error:
@@ -153,16 +156,17 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
             _LOG.error(text, f"{self.step:,}", error)
 
     def save(self) -> None:
-        """Write a checkpoint.
+        """Save a checkpoint.
 
         Raises:
-            OSError: If the disk is full or fails; earlier checkpoints are intact.
+            OSError: If the disk is full or fails. Earlier checkpoints remain intact.
         """
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first checkpoint")
         with self.watch("save"), self.reports.doing("saving a checkpoint"):
             keep, model, state = self.checkpoints_to_keep, self.saved_model(), self.state()
-            self.reports.writer.flush()  # a log must not be behind its checkpoint
+            # The log must include everything up to its checkpoint.
+            self.reports.writer.flush()
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
             )
@@ -174,7 +178,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
 
 
 def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
-    """Ready the heap, seed all generators and, if asked to, record allocations from the first one on."""
+    """Configure the heap, seed all generators, and start recording allocations if configured."""
     keep_heap()
     seed_global(config.seed)
     if config.deterministic:
@@ -188,9 +192,9 @@ def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
 def build_replay(
     config: TrainConfig, request: ReplaySpec, run_dir: Path, ranks: Ranks = ALONE
 ) -> EpisodeReplayBuffer:
-    """Return the replay buffer of a run, all its memory allocated; that of a new run holds its prefill.
+    """Return the allocated replay buffer of a run. For a new run, load its prefill.
 
-    Each rank draws its own windows.
+    Each rank samples with its own generator.
     """
     generator, directory = numpy_generator(config.seed, ranks.named("replay")), run_dir / "replay"
     replay = EpisodeReplayBuffer(
@@ -204,7 +208,7 @@ def build_replay(
 
 
 def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:
-    """Return the tags of a log line: counters, two of them also in GB (1e9 bytes), and the replay's."""
+    """Return the tags of a log line: all counters, GPU memory in GB (1e9 bytes), and replay statistics."""
     return {
         **counters,
         "train/memory/gpu_allocated_gb": counters["debug/gpu/alloc_mb"] / 1e3,
@@ -214,9 +218,9 @@ def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]
 
 
 def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Component]:
-    """Return the parts of a run with what each plans to hold, to be dropped after one sample.
+    """Return the components of a run with their planned memory, for a single sample.
 
-    `others` are further objects of the loop by the name to show; some have `planned_bytes`.
+    `others` are additional objects of the loop by display name. Some have `planned_bytes`.
     """
     arena = "cuda" if parts.replay.config.storage is ReplayStorage.cuda else "cpu"
     found = {
@@ -226,7 +230,8 @@ def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Componen
     found["replay"] = Component()
     of_workflow = {name: Component(held) for name, held in parts.workflow.components().items()}
     groups = dict.fromkeys(name.partition("/")[0] for name in of_workflow if "/" in name)
-    found |= of_workflow | {name: Component() for name in groups}  # sums of their parts
+    # A group is the sum of its components.
+    found |= of_workflow | {name: Component() for name in groups}
     found["environment"] = Component((parts.environment,), parts.environment.planned_bytes)
     return found | {
         name: Component((held,), getattr(held, "planned_bytes", None)) for name, held in others.items()

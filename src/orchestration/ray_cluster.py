@@ -22,35 +22,36 @@ from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
 _REFUSED = "AuthenticationError"
-_ANSWER_SECONDS = 10.0  # a live head of a busy machine answers sooner
+# Even on a busy machine, a live head answers sooner.
+_ANSWER_SECONDS = 10.0
 
 
 class EngineFailed(RuntimeError):
-    """The engine cannot continue; `resume=` continues from the newest checkpoint."""
+    """The engine cannot continue. `resume=` continues from the newest checkpoint."""
 
 
 class ClusterLost(EngineFailed):
-    """The cluster is gone: its head, or its node on this machine."""
+    """The head of the cluster or its node on this machine is lost."""
 
 
 class WorkerDied(Exception):
-    """A worker ended, or cannot be reached; the message is the first line of what Ray says."""
+    """A worker ended or is unreachable. The message is the first line of Ray's."""
 
 
 class Cluster:
-    """A connection of this process to a Ray cluster; a process has one at a time.
+    """A connection of this process to a Ray cluster. A process has one at a time.
 
-    A cluster that is started here has `cpus` CPUs, listens on this machine alone, asks for a token that only
-    its own processes know, and sends no usage statistics. Its files are in a new folder, deleted at the end.
+    A local cluster has `cpus` CPUs, listens only on this machine, requires a token that only its own
+    processes have, and sends no usage statistics. Its files are in a new folder, deleted at the end.
 
     Args:
-        address: `auto`, or that of a cluster to join; None starts one.
-        cpus: Of a cluster that is started here.
-        object_store_mib: Shared memory of a cluster that is started here, in MiB.
-        setting: The key that users type for `address`.
+        address: `auto`, the address of a cluster to join, or `None` to start a local one.
+        cpus: CPUs of a local cluster.
+        object_store_mib: Shared memory of a local cluster, in MiB.
+        setting: The user's setting for `address`, for messages.
 
     Raises:
-        UserError: If there is no such cluster.
+        UserError: If joining the cluster fails.
     """
 
     def __init__(
@@ -68,12 +69,13 @@ class Cluster:
         import ray
 
         self.ray: Any = ray
-        # Ray reads the variables when it is imported, which this program may have done before.
+        # Ray reads these variables during import, which may have happened earlier in this process.
         self.ray._raylet.Config.initialize("")
         self.ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:
-            with _handlers_kept(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Ray's warnings about its next release
+            with _preserved_handlers(), warnings.catch_warnings():
+                # Ray warns about its next release.
+                warnings.simplefilter("ignore")
                 self._connect(address, cpus, object_store_mib, setting)
         except BaseException:
             self.close()
@@ -92,8 +94,8 @@ class Cluster:
                 reason = first_line(error).rstrip(".")
                 raise UserError(
                     f"{setting}={address}: no cluster can be joined there ({reason}). "
-                    "Start one by `ray start --head`, set RAY_AUTH_MODE=token in the environment if it wants "
-                    f"a token, or set {setting}=null."
+                    "Start one with `ray start --head`, set RAY_AUTH_MODE=token in the environment if it "
+                    f"requires a token, or set {setting}=null."
                 ) from error
             return
         folder, self._reaper = new_folder()
@@ -110,25 +112,25 @@ class Cluster:
 
     @property
     def cpus(self) -> list[int]:
-        """CPUs of each node."""
+        """Number of CPUs of each node."""
         return self._resources("CPU")
 
     @property
     def object_store_bytes(self) -> int:
-        """Bytes of the smallest object store of a node."""
+        """Bytes of the smallest object store of all nodes."""
         return min(self._resources("object_store_memory"))
 
     def _resources(self, name: str) -> list[int]:
         return [int(node["Resources"].get(name, 0)) for node in self.ray.nodes() if node["Alive"]]
 
     def get(self, reference: Any, *errors: type[Exception]) -> Any:
-        """Return what a worker has returned, or raise what it raised: those of `errors` without Ray's frames.
+        """Return a worker's result or raise its error, without Ray's frames for the types in `errors`.
 
         Raises:
-            WorkerDied: If it did neither.
+            WorkerDied: If the worker died.
         """
         try:
-            # A copy: Ray ends the process silently if it releases a view after its node has died.
+            # Ray ends this process silently if it releases a view after its node has died, so make a copy.
             return copy.deepcopy(self.ray.get(reference))
         except self.ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, errors):
@@ -138,16 +140,16 @@ class Cluster:
             raise WorkerDied(first_line(error)) from error
 
     def require_alive(self) -> None:
-        """Check that the head and this machine's node answer. Cost: 2 ms.
+        """Check that the head and this machine's node answer. This costs 2 ms.
 
-        Ray would end this process without warning a minute after the head is gone.
+        Otherwise Ray would end this process without warning a minute after losing the head.
 
         Raises:
-            ClusterLost: If one does not.
+            ClusterLost: If the head or the node does not answer.
         """
         try:
             socket.create_connection(self._address, _PROBE_SECONDS).close()
-            # In a thread: if the head dies before it answers, Ray waits until it ends this process.
+            # If the head dies before it answers, Ray blocks until it ends this process, so use a thread.
             nodes = call_with_timeout(_ANSWER_SECONDS, self.ray.nodes)
         except (OSError, self.ray.exceptions.RayError) as error:
             raise ClusterLost(f"the Ray cluster is lost: its head does not answer ({error}).") from error
@@ -155,8 +157,8 @@ class Cluster:
             raise ClusterLost("the Ray cluster is lost: its node on this machine has died.")
 
     def close(self) -> None:
-        """Leave the cluster, and stop it if it was started here; may be called twice."""
-        with _handlers_kept():
+        """Leave the cluster, and stop a local one. Repeated calls have no effect."""
+        with _preserved_handlers():
             self.ray.shutdown()
         if self._reaper is not None:
             self._reaper.communicate()
@@ -164,9 +166,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Restore the run's signal handlers after the block: Ray's would exit at once on SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+def _preserved_handlers() -> Iterator[None]:
+    """Restore the run's signal handlers after the block, because Ray's exit immediately on SIGTERM."""
+    # Only the main thread can set handlers.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -178,40 +181,42 @@ def _handlers_kept() -> Iterator[None]:
 
 
 def set_variables() -> None:
-    """Set what Ray's processes read from the environment, where nobody else has."""
+    """Set environment variables of Ray's processes, unless the user has set them."""
     own = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without GPUs Ray warns of a change to come
-        "RAY_worker_niceness": "0",  # Ray's default of 15 starves them next to any other process
+        # This disables a warning about a future change on machines without GPUs.
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # With Ray's default niceness of 15, any other process starves the workers.
+        "RAY_worker_niceness": "0",
     }
     for name, value in own.items():
         os.environ.setdefault(name, value)
 
 
 def require_token(setting: str, address: str) -> None:
-    """Let Ray send this machine's token to a cluster, and check that the cluster asks for that token.
+    """Make Ray send this machine's token to a cluster, and check that the cluster requires the same token.
 
-    `RAY_AUTH_MODE=disabled` in the environment skips this. Cost: two processes that import Ray.
+    `RAY_AUTH_MODE=disabled` in the environment skips this. The check runs two processes that import Ray.
+    `setting` is the user's setting for `address`, for messages.
 
     Raises:
-        UserError: If there is no token here, or the cluster refuses it or needs none. `setting` is the key
-            that users type for `address`.
+        UserError: If this machine has no token, or the cluster refuses it or accepts connections without it.
     """
     if os.environ.setdefault("RAY_AUTH_MODE", "token").lower() != "token":
         return
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     asked, generate = f"{setting}={address}", "Run `ray get-auth-token --generate` on the cluster's head"
-    otherwise = "On a network that you trust, RAY_AUTH_MODE=disabled does without a token."
+    otherwise = "On a trusted network, RAY_AUTH_MODE=disabled works without a token."
     if not os.environ.get("RAY_AUTH_TOKEN") and not file.is_file():
         raise UserError(
-            f"{asked} needs a token, and this machine has none. {generate} before `ray start --head`, and "
-            f"set RAY_AUTH_TOKEN here to its output. {otherwise}"
+            f"{asked} needs a token, but this machine has none. {generate} before `ray start --head`, and "
+            f"set RAY_AUTH_TOKEN on this machine to its output. {otherwise}"
         )
     without, refusal = _refusal(address, "disabled"), _refusal(address, "token")
     if not without:
         raise UserError(
-            f"{asked} asks for no token: whoever reaches its port can run programs here. {generate}, then "
-            f"`ray stop` and `RAY_AUTH_MODE=token ray start --head`. {otherwise}"
+            f"{asked} does not require a token, so anyone who reaches its port can run programs on this "
+            f"machine. {generate}, then `ray stop` and `RAY_AUTH_MODE=token ray start --head`. {otherwise}"
         )
     if _REFUSED in refusal:
         raise UserError(
@@ -224,7 +229,7 @@ def require_token(setting: str, address: str) -> None:
 
 
 def _refusal(address: str, mode: str) -> str:
-    """Return how Ray fails to connect in an authentication mode, "" if it connects."""
+    """Return Ray's error when it connects in an authentication mode, or "" if it succeeds."""
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
     environment = os.environ | {"RAY_AUTH_MODE": mode}
     done = subprocess.run([*check, f"--address={address}"], capture_output=True, text=True, env=environment)
@@ -232,27 +237,29 @@ def _refusal(address: str, mode: str) -> str:
 
 
 def new_folder() -> tuple[str, subprocess.Popen[bytes]]:
-    """Return a folder for Ray's processes on this machine, and what ends them and deletes it after us.
+    """Return a folder for Ray's processes on this machine, and a process that cleans up after the cluster.
 
-    That is a process; it begins once its standard input is closed, at the latest when this process ends.
+    The cleanup starts when the standard input of that process closes, at the latest when this process ends.
     """
-    # Ray appends 75 characters for its sockets, whose names may have 107.
+    # Ray appends 75 characters for its sockets, and their names are limited to 107.
     usual = tempfile.gettempdir()
     parent = usual if len(f"{usual}/reverie-12345678") <= 30 else "/tmp"
     folder = tempfile.mkdtemp(prefix="reverie-", dir=parent)
     reaper = subprocess.Popen(
         [sys.executable, "-I", "-S", str(ray_reaper.__file__), folder, str(os.getpid())],
         stdin=subprocess.PIPE,
-        start_new_session=True,  # that no Ctrl-C reaches
+        # Ctrl-C does not reach other sessions.
+        start_new_session=True,
     )
     return folder, reaper
 
 
 def check_reachable(address: str) -> None:
-    """Raise OSError if nothing answers at host:port; Ray itself would retry for 40 s and more."""
+    """Raise an `OSError` if host:port does not answer, because Ray itself would retry for over 40 s."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         try:
             socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
-        except (UnicodeError, OverflowError) as error:  # a name that is too long, or a port beyond 65535
+        except (UnicodeError, OverflowError) as error:
+            # The name is too long or the port is above 65535.
             raise OSError(str(error)) from error

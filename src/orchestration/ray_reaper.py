@@ -1,8 +1,8 @@
-"""Clean up after a Ray cluster, however the process that started it ended, which Ray itself does not.
+"""Clean up after a local Ray cluster, even if the process that started it was killed.
 
-Runs as a separate process from its file, `python ray_reaper.py FOLDER PARENT`, until its standard input, a
-pipe that only the parent holds, ends. All of Ray's processes have the folder in their arguments, or a log in
-it open.
+This file runs as a separate process, `python ray_reaper.py FOLDER PARENT`. It waits until its standard input
+closes, a pipe whose other end is open only in the parent. All of Ray's processes contain the folder in their
+arguments or have a log in it open.
 """
 
 import contextlib
@@ -18,11 +18,12 @@ _ROUNDS, _ROUND_SECONDS = 50, 0.1
 
 
 def users_of(folder: str, spared: set[int]) -> Iterator[int]:
-    """Yield the ids of the processes that name `folder` or have a file in it open, except for `spared`."""
+    """Yield ids of processes with `folder` in their arguments or an open file in it, except for `spared`."""
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) not in spared:
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                # A process that has only just started has opened no file yet.
+            # The process may have ended or belong to another user.
+            with contextlib.suppress(OSError):
+                # A process that has just started has no open files, so its arguments are checked too.
                 is_named = f"{folder}/".encode() in (entry / "cmdline").read_bytes().replace(b"\0", b"/")
                 files = (entry / "fd").iterdir()
                 if is_named or any(os.readlink(file).startswith(f"{folder}/") for file in files):
@@ -30,7 +31,7 @@ def users_of(folder: str, spared: set[int]) -> Iterator[int]:
 
 
 def cleanup(folder: str, parent: int) -> None:
-    """Kill the cluster's processes until none is left, and delete its folder."""
+    """Kill all processes of the cluster and delete its folder, retrying for a few seconds."""
     spared = {os.getpid(), parent}
     for _ in range(_ROUNDS):
         left = list(users_of(folder, spared))

@@ -1,4 +1,4 @@
-"""The kinds of run: one recipe for each workflow."""
+"""The kinds of run, with one recipe per workflow."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,32 +15,32 @@ from .orchestrator import AnyParts, OpenedRun, Orchestrator
 
 
 class RunRecipe(Recipe, Protocol):
-    """All that distinguishes one kind of run from another."""
+    """Interface of a kind of run."""
 
     samples_actions: bool
-    """Whether its policy is stochastic; otherwise it is evaluated by its mode."""
+    """Whether evaluation samples actions. Otherwise it uses the mode of the policy."""
 
     gpu_repair: str
-    """What to do if the GPU is full."""
+    """Advice for a full GPU."""
 
     def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return its own lines of the banner, by item."""
+        """Return additional lines of the banner by item."""
         ...
 
     def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        """Seed the global generators and return the components of a run with initial parameters."""
         ...
 
     def updates_on_zeros(self, config: TrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
-        """Yield updates of temporary networks on a CPU, to be timed: short ones first, up to the run's."""
+        """Yield CPU updates of temporary networks for timing, from short windows up to those of the run."""
         ...
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> Agent:
-        """Return the agent alone, its parameters initialised."""
+        """Return only the agent, with initial parameters."""
         ...
 
     def orchestrator(self, opened: OpenedRun) -> Orchestrator:
-        """Return the run, ready to begin or to continue."""
+        """Return the run, ready to start or resume."""
         ...
 
 
@@ -56,8 +56,8 @@ def _population(ranks: Ranks) -> Any:
     return PopulationRecipe(ranks)
 
 
-# A run imports its own recipe only. Each recipe takes the runs of its own class alone, which the type of a
-# dict cannot say.
+# A run imports only its own recipe. Each recipe accepts only its own config class, but a dict's type cannot
+# express that.
 RECIPES: dict[type[TrainConfig], Callable[[Ranks], Any]] = {
     DreamerTrainConfig: _dreamer,
     PopulationTrainConfig: _population,
@@ -65,5 +65,5 @@ RECIPES: dict[type[TrainConfig], Callable[[Ranks], Any]] = {
 
 
 def recipe_of(config: TrainConfig, ranks: Ranks = ALONE) -> RunRecipe:
-    """Return the recipe of a run that `ranks` share."""
+    """Return the recipe of a run, shared by `ranks`."""
     return RECIPES[type(config)](ranks)

@@ -1,4 +1,4 @@
-"""What a run writes and shows: scalars, episodes, animations, progress."""
+"""Output of a run: scalars, episodes, animations and progress."""
 
 import logging
 import time
@@ -19,27 +19,29 @@ from .threads import PaceWatch
 
 _LOG = logging.getLogger(__name__)
 VIDEOS = "videos"
-VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
-VIDEO_SIDE = 256  # pixels to which small frames are enlarged
+# An Atari agent step is 4 frames of 60 Hz.
+VIDEO_FPS = 15
+# Small frames are upscaled to this many pixels.
+VIDEO_SIDE = 256
 MAX_ANIMATION_FRAMES = 300
 
 
 def write_video(path: Path, frames: NDArray[np.uint8], fps: float = VIDEO_FPS) -> None:
-    """Write frames (T, H, W, 3) as a video, small ones enlarged."""
+    """Write frames (T, H, W, 3) as a video, upscaling small ones."""
     scale = max(1, VIDEO_SIDE // max(frames.shape[1:3]))
     save_video(path, (upscale(frame, scale) for frame in frames), fps)
 
 
 def no_pictures(env: EnvSpec) -> str:
-    """Return why there is no video of an environment."""
+    """Return the reason for an environment without videos."""
     return f'{env.name} has no image observation, and no `rgb_array` in metadata["render_modes"]'
 
 
 class Reports:
-    """Writes a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
+    """Write a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
 
-    What was written after `resume_step`, the step of the checkpoint that the run continues from, is dropped.
-    `planned_mb` is the host and GPU memory that the run has planned for, in MB of 1e6 bytes.
+    A resumed run drops log entries after `resume_step`, the step of its checkpoint. `planned_mb` is the
+    planned host and GPU memory in MB of 1e6 bytes.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Reports:
         self.writer.scalars(step, values)
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
-        """Write the metrics of a log interval with its speeds, those of this process, and show progress."""
+        """Write the metrics of a log interval with this process's speeds, and show progress."""
         speeds = self._speeds(step, updates)
         self.writer.scalars(step, metrics | speeds)
         self._progress.update(
@@ -85,9 +87,9 @@ class Reports:
     def generation(
         self, step: int, updates: int, metrics: dict[str, float], block: list[str], until: int | None
     ) -> None:
-        """Write the metrics of a generation with its speeds, and show its block.
+        """Write the metrics of a generation with its speeds, and print its block of lines.
 
-        `until` is the step up to which no member learns, or None once they do.
+        `until` is the step at which members start to learn, or `None` once they do.
         """
         speeds = self._speeds(step, updates)
         self.writer.scalars(step, metrics | speeds)
@@ -97,18 +99,21 @@ class Reports:
         self._watch_pace(speeds, metrics["time/learn_fraction"])
 
     def _watch_pace(self, speeds: dict[str, float], fraction: float) -> None:
-        """Suggest one thread once updates, which took a fraction of the time, are half as fast as before."""
+        """Suggest a single thread if updates have slowed down to half of their speed.
+
+        `fraction` is the fraction of the time spent in updates.
+        """
         if self._threads == 1 or not fraction:
             return
         if self._pace.has_halved(speeds["speed/updates_per_second"] / fraction):
             _LOG.warning(
-                "updates take twice as long as earlier in this run. If other programs use the CPUs now, stop "
-                "it and resume it with threads=1 (%d now).",
+                "updates take twice as long as earlier in this run. If other programs are using the CPUs, "
+                "stop the run and resume it with threads=1 (now %d).",
                 self._threads,
             )
 
     def _speeds(self, step: int, updates: int) -> dict[str, float]:
-        """Return how fast it went since the last call."""
+        """Return the speeds since the last call."""
         now, (then, then_step, then_updates) = time.monotonic(), self._since
         self._since = (now, step, updates)
         seconds = max(now - then, 1e-9)
@@ -119,17 +124,17 @@ class Reports:
         }
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
-        """Move the progress bar; see `Progress.advance`."""
+        """Update the progress bar with `Progress.advance`."""
         self._has_one_phase &= until is None
         self._progress.advance(step, updates, phase, until)
 
     def describe(self) -> str:
-        """Return what the run is doing, and how far it is."""
+        """Return the current activity and progress of the run."""
         return self._progress.describe()
 
     @contextmanager
     def doing(self, words: str) -> Iterator[None]:
-        """Show on the progress line what takes its time."""
+        """Show an activity on the progress line during the `with` block."""
         self._progress.set_status(words)
         try:
             yield
@@ -137,20 +142,20 @@ class Reports:
             self._progress.set_status(None)
 
     def note(self, words: str | None) -> None:
-        """Show what takes its time, on the progress line; None for nothing more."""
+        """Show a one-time activity on the progress line, or clear it with `None`."""
         if words and not self._has_noted:
-            _LOG.info("%s, once: it may take a minute", words)
+            _LOG.info("%s (once, may take a minute)", words)
             self._has_noted = True
         self._progress.set_status(words, is_once=True)
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
-        # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.
+        # TensorBoard does not stream animations, so it receives only every n-th frame of a long episode.
         self.writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
         write_video(path, frames, fps)
 
     def close(self) -> None:
-        """Close files and give the terminal back; a second call does nothing."""
+        """Close files and restore the terminal. Repeated calls have no effect."""
         self._progress.close()
         self.writer.close()

@@ -1,4 +1,4 @@
-"""Open a run with its folder, its log and its parts, and close it."""
+"""Open and close a run with its folder, log and components."""
 
 import logging
 import shutil
@@ -29,11 +29,11 @@ from .signals import Signals
 from .threads import use_threads
 
 _LOG = logging.getLogger(__name__)
-_BEGINS_AGAIN = "no checkpoint yet: the run starts again with the same configuration"
+_RESTARTS = "no checkpoint yet: the run starts again with the same configuration"
 
 
 def join(config: TrainConfig, started: Ranks) -> AbstractContextManager[Ranks]:
-    """Return a context in which the processes that `torchrun` has started are one run."""
+    """Return a context that connects the processes of `torchrun` to one run."""
     timeout = config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0
     return joined(started, timeout)
 
@@ -46,13 +46,13 @@ def open_run(
     preflight: Preflight | None = None,
     notices: Sequence[str] = (),
 ) -> Iterator[Orchestrator]:
-    """Open a run that is ready to start or to continue, after its banner; close everything at the end.
+    """Log the banner of a run and yield it, ready to start or resume. Close everything at the end.
 
-    Without `preflight` the banner has no plan, and torch's number of threads stays unless `config.threads` is
-    set.
+    Without `preflight` the banner has no plan, and torch's number of threads changes only if `config.threads`
+    is set.
 
     Raises:
-        UserError: If its folder, or the checkpoint to continue from, cannot be used.
+        UserError: If the run folder or its checkpoint is unusable.
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
@@ -60,9 +60,10 @@ def open_run(
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
-        run_dir = run_dir.absolute()  # environments may change the working directory while threads write
-        begins_again = bool(config.resume) and checkpoint is None
-        notices = [*notices, _BEGINS_AGAIN] if begins_again else notices
+        # Environments may change the working directory while threads write.
+        run_dir = run_dir.absolute()
+        restarts = bool(config.resume) and checkpoint is None
+        notices = [*notices, _RESTARTS] if restarts else notices
         opened.callback(configure_logging(run_dir, quiet=not ranks.is_first))
         heartbeat = Heartbeat()
         if not shows_bar(config.logger.progress):
@@ -71,17 +72,20 @@ def open_run(
         try:
             parts = recipe.build(config, run_dir)
         except BaseException:
-            if is_new:  # nothing of the run is in it yet
-                shutil.rmtree(run_dir, ignore_errors=True)  # other ranks remove their parts of it meanwhile
+            # A new folder has no results yet. Other ranks may be removing their parts of it.
+            if is_new:
+                shutil.rmtree(run_dir, ignore_errors=True)
             raise
         opened.callback(parts.environment.close)
-        if checkpoint is not None:  # before anything of the run is written: it may be refused
+        # The checkpoint may be refused, so it is restored before any file of the run is written.
+        if checkpoint is not None:
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
-        note_torchrun(run_dir)  # later: what was typed is saved
+        # With this note, a restart by torchrun resumes the run, so the configuration must be saved first.
+        note_torchrun(run_dir)
         _log_start(config, recipe, parts, plan, notices, threads)
-        step = checkpoint.step if checkpoint else 0 if begins_again else None
+        step = checkpoint.step if checkpoint else 0 if restarts else None
         progress, planned_mb = config.logger.progress, plan.memory_mb if plan else None
         reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
         opened.callback(reports.close)
@@ -90,7 +94,8 @@ def open_run(
         reports.writer.text(step or 0, "config", f"```yaml\n{as_yaml}```")
         run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
         opened.callback(run.close)
-        if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
+        # The mirror starts only after the logs have been truncated to the checkpoint.
+        if config.checkpoint.mirror:
             from ..checkpoints.mirror import Mirror
 
             run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
@@ -106,11 +111,11 @@ def _ready_torch(
     signals: Signals,
     heartbeat: Heartbeat,
 ) -> str | None:
-    """Set the number of threads and try the compiler; return the number of threads with its reason."""
+    """Set the number of threads and test the compiler. Return the number of threads with its reason."""
     threads = None
     if preflight or config.threads:
         updates = partial(recipe.updates_on_zeros, config, preflight.env) if preflight else tuple
-        # Before anything is compiled: compiled code is for one number of threads.
+        # Compiled code depends on the number of threads, so it is set before compilation.
         threads = use_threads(config, updates, recipe.ranks)
     if config.compile is Compile.inductor:
         heartbeat.describe = partial(still, "trying the compiler", time.monotonic())
@@ -148,11 +153,11 @@ def _log_start(
 
 
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
-    """Do without the compiler, in this run and in those that resume it, if it fails but by Ctrl-C."""
-    _LOG.info("trying the compiler; the first time it takes 10 s")
+    """Disable the compiler for this run and its resumptions if it fails for a reason other than Ctrl-C."""
+    _LOG.info("trying the compiler (10 s the first time)")
     if (reason := why_not_compiled(config.device.value)) and not signals.stop:
         config.compile = Compile.graph if config.device is Device.cuda else Compile.none
-        _LOG.warning("compile=inductor is impossible here, so compile=%s: %s", config.compile.value, reason)
+        _LOG.warning("compile=inductor fails here, using compile=%s: %s", config.compile.value, reason)
 
 
 def start_banner(

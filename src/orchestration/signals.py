@@ -1,4 +1,4 @@
-"""Stopping a run from outside without losing it."""
+"""Signal handlers that stop a run with a checkpoint."""
 
 import _thread
 import logging
@@ -7,36 +7,38 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-RESUME_ME_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: not an error, try again
+# EX_TEMPFAIL of sysexits.h is a temporary failure with the meaning "try again".
+RESUME_ME_EXIT_CODE = 75
 _LOG = logging.getLogger(__name__)
 
 
 class Signals:
-    """What was asked of a run by signals; takes effect at the border of a step.
+    """Context manager that records requests by signals. The run handles them between steps.
 
-    SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint. SIGUSR1 asks for a checkpoint, and the run
-    continues. A second SIGINT calls `end`, which ends the process; without `end` it raises
-    `KeyboardInterrupt`, so that the caller can clean up. A context manager that restores the handlers.
+    SIGINT (Ctrl-C) and SIGTERM request to save a checkpoint and stop. SIGUSR1 requests only a checkpoint. A
+    second SIGINT calls `end`, which ends the process. Without `end` it raises `KeyboardInterrupt`, so that
+    the caller can clean up. Leaving the context restores the previous handlers.
     """
 
     def __init__(self, end: Callable[[], object] | None = None) -> None:
         self._end = end
         self.stop = False
         self.interrupted = False
-        """Whether SIGINT was among what asked it to stop."""
+        """Whether SIGINT requested to stop."""
 
         self._save = False
         self._before = {}
 
     def take_save(self) -> bool:
-        """Return whether a checkpoint was asked for since the last call."""
-        if not self._save:  # one that comes after this line is for the next call
+        """Return whether a checkpoint was requested since the last call."""
+        # A signal after this line counts for the next call.
+        if not self._save:
             return False
         self._save = False
         return True
 
     def __enter__(self) -> "Signals":
-        """Take the signals; a thread other than the main one gets none."""
+        """Install the handlers. This has no effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return self
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -44,14 +46,14 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give them back."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGUSR1:
             self._save = True
-            _say(logging.INFO, number, "a checkpoint at the end of this step.")
+            _log_signal(logging.INFO, number, "saving a checkpoint after this step.")
             return
         if number == signal.SIGINT:
             if self.interrupted:
@@ -61,10 +63,10 @@ class Signals:
             self.interrupted = True
         self.stop = True
         then = " A second Ctrl-C exits immediately." if number == signal.SIGINT else ""
-        _say(logging.WARNING, number, f"finishing the step and writing a checkpoint.{then}")
+        _log_signal(logging.WARNING, number, f"finishing the step and writing a checkpoint.{then}")
 
 
-def _say(level: int, number: int, what: str) -> None:
-    """Log from a thread: the signal may have come in the middle of a log line, and files cannot nest that."""
-    # Not `threading`, whose own locks the interrupted code may hold.
-    _thread.start_new_thread(_LOG.log, (level, "%s: %s", signal.Signals(number).name, what))
+def _log_signal(level: int, number: int, text: str) -> None:
+    """Log from a new thread, because the signal may have interrupted another write to the log."""
+    # The interrupted code may hold a lock of `threading`, so this uses the low-level module.
+    _thread.start_new_thread(_LOG.log, (level, "%s: %s", signal.Signals(number).name, text))

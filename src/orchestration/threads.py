@@ -1,4 +1,4 @@
-"""Choose the number of CPU threads of a run by a short benchmark on the machine as it is."""
+"""Choose the number of CPU threads of a run with a short benchmark under the machine's current load."""
 
 import os
 import statistics
@@ -16,25 +16,26 @@ from ..utils.units import count_text
 _SECONDS, _LONGEST_SECONDS = 1.0, 10.0
 _ROUNDS, _LEAST_ROUNDS = 5, 3
 _HOPELESS = 2.0
-"""A count whose update takes this many times as long as the fastest is not measured again."""
+"""A thread count is not measured again if its update is this many times slower than the fastest."""
 
 _NOISE = 1.05
-"""Counts this close to the fastest count as equally fast."""
+"""Counts within this ratio of the fastest are considered equally fast."""
 
 _CUDA_THREADS = 4
-"""Threads of a run on a GPU, where the CPU only draws batches and steps environments."""
+"""Threads of a run on a GPU. Its CPU only samples batches and steps environments."""
 
 _INTERVALS = 5
-"""Log intervals over which the pace of updates is averaged."""
+"""Number of log intervals in the median speed of updates."""
 
 
 def use_threads(
     config: TrainConfig, updates: Callable[[], Iterable[Callable[[], object]]], ranks: Ranks
 ) -> str:
-    """Set the number of threads of this process and of `config.threads`; return it with the reason.
+    """Set the number of threads of this process and in `config.threads`. Return it with the reason.
 
-    `OMP_NUM_THREADS` decides if `config.threads` is None. Otherwise `updates` yields updates of the run's
-    shape, the shortest first, to be timed. All ranks of a run use the same number, since sums depend on it.
+    If `config.threads` is `None`, `OMP_NUM_THREADS` applies if set. Otherwise the function times `updates`,
+    updates of the run's shape with the shortest first. All ranks of a run use the same number, because the
+    rounding of sums depends on it.
     """
     cpus, omp = usable_cpus(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if config.threads is not None:
@@ -43,13 +44,13 @@ def use_threads(
     elif omp.isdecimal() and 1 <= int(omp) <= MOST_THREADS:
         count, reason = int(omp), f"OMP_NUM_THREADS={omp}"
     elif ranks.size > 1:
-        count, reason = 1, "one for each rank"
+        count, reason = 1, "one per rank"
     elif config.device is Device.cuda:
-        count, reason = min(_CUDA_THREADS, cpus), "the GPU computes"
+        count, reason = min(_CUDA_THREADS, cpus), "the GPU does the computation"
     elif cpus == 1:
         count, reason = 1, "the only CPU"
     elif not (seconds := measure(updates(), candidates(cpus))):
-        count, reason = 1, "no network learns in this process"
+        count, reason = 1, "this process does not train networks"
     else:
         count, reason = choose(seconds)
     config.threads = count
@@ -58,7 +59,7 @@ def use_threads(
 
 
 def candidates(cpus: int) -> list[int]:
-    """Return the numbers of threads to compare: powers of two up to the number of CPUs, and that number.
+    """Return the numbers of threads to compare: the number of CPUs, and all smaller powers of two.
 
     >>> candidates(6)
     [1, 2, 4, 6]
@@ -72,11 +73,11 @@ def measure(
     seconds: float = _SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Return the median seconds of an update by number of threads, in about `seconds` altogether.
+    """Return the median seconds per update for each number of threads. This lasts about `seconds`.
 
-    The longest of `updates` that fits into the time is measured. Counts take turns, so that a change in the
-    machine's load affects all of them. On a slow machine three rounds may take up to ten times as long.
-    Returns an empty dict without an update.
+    The function measures the longest of `updates` that fits the time. It alternates between counts, so that
+    a change in the machine's load affects all of them. On a slow machine, three rounds may last up to ten
+    times as long. Without updates, the result is empty.
     """
 
     def timed(update: Callable[[], object], count: int) -> float:
@@ -88,7 +89,8 @@ def measure(
     update = None
     torch.set_num_threads(1)
     for update in updates:
-        update()  # The first call allocates memory.
+        # The first call allocates memory and is not timed.
+        update()
         if 2 * timed(update, 1) > seconds / (_ROUNDS * len(counts)):
             break
     if update is None:
@@ -96,7 +98,7 @@ def measure(
     began, found = clock(), dict[int, list[float]]()
     for count in counts:
         first = timed(update, count)
-        # The first call starts the threads, which a long update does not notice.
+        # The first call also starts the threads, which matters only for a short update.
         found[count] = [first if first > seconds / 2 else timed(update, count)]
         is_late = len(found) > 1 and clock() - began > seconds * _LONGEST_SECONDS
         if is_late or found[count][0] > _HOPELESS * min(found.values())[0]:
@@ -119,7 +121,7 @@ def _medians(found: dict[int, list[float]]) -> dict[int, float]:
 
 
 def choose(seconds: dict[int, float]) -> tuple[int, str]:
-    """Return the fewest threads that are as fast as any, and the reason; `seconds` are of an update by count.
+    """Return the smallest of the fastest thread counts, and the reason. `seconds` is the time by count.
 
     >>> choose({1: 1.0, 2: 0.98, 4: 3.0})
     (1, 'as fast as 2 on this machine now')
@@ -133,14 +135,14 @@ def choose(seconds: dict[int, float]) -> tuple[int, str]:
 
 
 class PaceWatch:
-    """Detects once that updates take twice as long as earlier in the run, over several log intervals."""
+    """Detect once that updates are half as fast as earlier in the run, over several log intervals."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_INTERVALS)
         self._best, self._is_over = 0.0, False
 
     def has_halved(self, updates_per_second: float) -> bool:
-        """Add the pace of a log interval; return True the first time that the pace is half of the best."""
+        """Add the speed of a log interval. Return True the first time the median is half of the best."""
         self._last.append(updates_per_second)
         if self._is_over or len(self._last) < _INTERVALS:
             return False

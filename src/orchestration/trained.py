@@ -1,4 +1,4 @@
-"""The agent and the replay that a run has left, built again from its folder."""
+"""Rebuild the agent and the replay of a run from its folder."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from .recipes import recipe_of
 def replay_of(
     checkpoint: Checkpoint, config: TrainConfig, run_dir: Path
 ) -> tuple[EpisodeReplayBuffer, ReplaySpec]:
-    """Return a checkpoint's replay and its spec; one in mapped files takes nameless ones in `run_dir`."""
+    """Return a checkpoint's replay and its spec. Memory-mapped storage uses unnamed files in `run_dir`."""
     recipe = recipe_of(config)
     request = recipe.replay_spec(config, environment_spec(config, recipe))
     replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(), directory=run_dir)
@@ -31,14 +31,15 @@ def replay_of(
 def load_agent(
     name: str, device: Device, env: tuple[Suite, str | None] | None = None, key: str = "run"
 ) -> tuple[TrainConfig, Agent, int | None]:
-    """Return configuration, agent and step of the newest checkpoint of a run, or of `pretrained:<name>`.
+    """Return the configuration, agent and step of a run's newest checkpoint or of `pretrained:<name>`.
 
-    `env` is a suite, and an id of Gymnasium, to play instead of what the run was trained in; `key` is what
-    the user typed before the name, "" from Python.
+    `env` is a suite and a Gymnasium id that replace the environment of the run. `key` is the user's setting
+    for `name`, for messages, or "" from Python.
     """
     folder = Path(resolve_pretrained(name))
     run = load_run(str(folder), device=device, key=key)
-    run.compile = Compile.none  # nothing is learned
+    # The agent is not trained, so compilation is not worth its time.
+    run.compile = Compile.none
     checkpoint = None if holds_networks_alone(str(folder)) else checkpoint_of(run, folder)
     if env is not None:
         run.env.suite, run.env.id = env[0], env[1] or run.env.id
@@ -52,7 +53,7 @@ def load_agent(
     except UserError as error:
         if env is None or not isinstance(error.__cause__, ValueError):
             raise
-        repair = "Give the environment that it was trained with, or one with the same spaces."
+        repair = "Use its training environment, or one with the same spaces."
         raise UserError(
             f"{name} does not fit env={env[1] or env[0].value}: {error.__cause__}. {repair}"
         ) from error

@@ -1,4 +1,7 @@
-"""Run Dreamer: collect, learn, call the instruments, save. Knows no loss, no environment and no game."""
+"""The training loop of Dreamer: collect, train, call the instruments, save.
+
+It does not depend on losses, environments or games.
+"""
 
 import logging
 from collections import ChainMap
@@ -29,7 +32,7 @@ from ..utils.side_thread import SideThread, at_once
 from ..utils.timestep import TimeStep
 from ..workflows import PolicyOutput
 from ..workflows.world_models import DreamerWorkflow
-from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
+from .dreamer.agreement import RankConsensus, agree, gather_episodes, serialize_ranks
 from .dreamer.loop_state import check_form, first_times, require_windows
 from .dreamer.nonfinite import NonFiniteGuard
 from .instruments import instruments_of
@@ -41,7 +44,7 @@ DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
 
 
 class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
-    """Trains a workflow on an environment until `training.total_timesteps`, or until it is asked to stop."""
+    """Train a workflow on an environment until `training.total_timesteps` or a request to stop."""
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("collect", "sample", "update", "report"))
@@ -49,7 +52,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         training, self.ranks = config.training, parts.workflow.ranks
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(parts.environment.spec.num_envs)
-        self.agreed = Agreed()
+        self.agreed = RankConsensus()
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
@@ -68,24 +71,24 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         self._has_begun = self._has_learned = False
         self.check_due = Every(config.memory.check_interval, self.updates)
         self._side = SideThread("environments") if training.overlap else None
-        # Environments are always called in the same thread, so that random numbers are drawn in one order.
+        # Environments are always called in the same thread, which makes their random streams deterministic.
         self.begin_call = self._side.begin if self._side else at_once
-        # The first rank may still need the previous checkpoint.
+        # Rank 0 may still need the previous checkpoint.
         self.checkpoints_to_keep += not self.ranks.is_first
 
     def begin_after_rollback(self) -> None:
-        """Draw other batches than before: the same ones would lead to the same end."""
+        """Reseed the replay, because the same batches would lead to the same failure."""
         self.nonfinite.rolled_back()
         name = self.ranks.named(f"replay after a rollback to {self.step}")
         self.parts.replay.reseed(numpy_generator(self.config.seed, name))
 
     def why(self, reason: StopReason) -> str:
-        """Return what was not finite, if that ended the run."""
+        """Return the reason for stopping, with details about non-finite updates."""
         is_nonfinite = reason in (StopReason.nonfinite, StopReason.rollback)
         return self.nonfinite.stop_sentence() if is_nonfinite else super().why(reason)
 
     def close(self) -> None:
-        """Stop following the compiler, and the environments in their thread, after the step they are in."""
+        """Stop counting compilations, and close the environments in their thread after the current step."""
         if self.compilations:
             self.compilations.close()
         if self._side:
@@ -93,14 +96,15 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self._side.close(_SECONDS_TO_CLOSE)
 
     def run(self) -> StopReason:
-        """Train; return why it ended. A checkpoint is written, but before a rollback."""
+        """Train and return the reason for stopping. Save a checkpoint, except before a rollback."""
         save_due = Every(self.config.training.checkpoint_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
         for instrument in [each for each in self.instruments if each.is_postponed]:
             instrument(self)
             if not instrument.is_postponed:
-                self.save_if_possible()  # A kill from here on does not repeat it.
+                # The checkpoint records that the postponed action is done.
+                self.save_if_possible()
         while not (reason := self._stop_reason(time_step)):
             following = self._collect(time_step)
             self._learn()
@@ -109,7 +113,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            # Compared with the saved step, as a step of collectors may last for two rounds.
+            # With collectors, a step may last for two rounds, so the saved step is checked too.
             is_new_best = self.best_step == self.step != self.saved_step
             if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
@@ -118,7 +122,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return reason
 
     def _stop_reason(self, time_step: TimeStep) -> StopReason | None:
-        """Agree with the other ranks on what is next; return why to stop now, None to continue."""
+        """Agree with the other ranks on the next step. Return a reason to stop, or `None` to continue."""
         self.agreed = agree(self.ranks, time_step, self.signals, self.guard.must_stop)
         is_over = self.step >= self.config.training.total_timesteps
         reasons = {
@@ -128,10 +132,10 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             StopReason.stopped: self.agreed.stop,
             StopReason.rollback: self.nonfinite.has_too_many,
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        return next((reason for reason, applies in reasons.items() if applies), None)
 
     def _begin(self) -> TimeStep:
-        """Return the time step that the run starts with, or continues from."""
+        """Return the first time step of the run, or the restored one of a resumed run."""
         if self._checkpoint is None:
             return self.begin_call(self.parts.environment.reset).result()
         state = self._checkpoint.state()
@@ -139,14 +143,16 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         time_step, warnings = self.begin_call(restore).result()
         for warning in warnings:
             _LOG.warning(warning)
-        with reading(self._checkpoint.state_path):  # last: nothing may be drawn between here and the loop
+        # This comes last, because no random numbers may be drawn between here and the loop.
+        with reading(self._checkpoint.state_path):
             set_global_state(state["global_generators"])
         return time_step
 
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
-        """Act once in every environment and remember what was seen and done; return what comes next.
+        """Act once in every environment and store the step. Return the next time step as a future.
 
-        With `training.overlap` it may come later. Its actions are chosen, so no update changes it.
+        With `training.overlap` it may not be ready. Its actions are already chosen, so updates do not affect
+        it.
         """
         if self.config.training.offline:
             self.step += self.config.env.num_envs
@@ -160,11 +166,11 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
     def _remember(
         self, time_step: TimeStep, collected: PolicyOutput, envs: NDArray[np.int64] | None = None
     ) -> None:
-        """Count and store a step of `envs`, all without."""
+        """Count and store a step of `envs`, or of all environments by default."""
         with self.watch("collect"):
             self.step += self.agreed.acted
             ended = self.tracker.add(time_step, envs)
-            ended = of_all_ranks(self.ranks, ended, self.tracker) if self.agreed.ended else []
+            ended = gather_episodes(self.ranks, ended, self.tracker) if self.agreed.ended else []
             for episode in ended:
                 self.reports.episode(self.step, episode)
             latent = collected.latent if self.parts.replay.stores_latents else None
@@ -173,14 +179,15 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             instrument.add(self, time_step, envs, ended)
 
     def _learn(self) -> None:
-        """Make the updates due by the train ratio; during warm-up, of the world model alone."""
+        """Make the updates due by the train ratio. During warm-up they train only the world model."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
-        # Updates are all-or-nothing: every rank must have a batch.
+        # All ranks update together, so every rank must have a batch.
         if self.step < training.first_update or self.ranks.sum([replay.can_sample])[0] < self.ranks.size:
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
-        # Elsewhere a rank may wait for a slow environment, and the first times compile.
+        # The timeout is short only here: elsewhere a rank may be stepping a slow environment, and the first
+        # updates compile.
         promptly = self.ranks.prompt if self._has_learned else nullcontext
         for left in reversed(range(self._updates_due())):
             with self.watch("sample"):
@@ -190,8 +197,9 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
                 self.means.add(updated.metrics)
                 self.nonfinite.check(self.step, updated, batch)
             if left and not self.nonfinite.has_too_many:
+                # The host may wait for the latents below, so the next batch is drawn first.
                 with self.watch("sample"):
-                    self.feed.draw_ahead()  # before latents are written: the host may wait for them
+                    self.feed.draw_ahead()
             with self.watch("update"):
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
@@ -211,15 +219,15 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
                     raise RankLost(f"the networks of the ranks differ after update {self.updates:,}")
 
     def _updates_due(self) -> int:
-        """Return how many updates to make now."""
+        """Return the number of updates to make now."""
         return self.update_ratio(self.step)
 
     def tags(self) -> dict[str, float]:
-        """Return what else to log of an interval."""
+        """Return additional metrics of a log interval."""
         return self.compilations.tags() if self.compilations else {}
 
     def state(self) -> dict[str, Any]:
-        """See `Orchestrator.state`; what is due when follows from the step alone."""
+        """See `Orchestrator.state`. Schedules are not included, because they depend only on the step."""
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),
             RANKS_KEY: self.ranks.size,
@@ -234,10 +242,10 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the loop; environments and global generators follow in `run`.
+        """Restore the loop. Environments and global generators follow in `run`.
 
         Raises:
-            UserError: If a file holds what no run has written.
+            UserError: If the saved state is invalid.
         """
         state = checkpoint.state()
         with reading(checkpoint.state_path):
@@ -257,25 +265,27 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return {"batch": self.feed.sampled, "metrics": self.means, **held}
 
     def save_if_possible(self) -> None:
-        """Save; before the first time step there is nothing that is not on disk."""
+        """Save a checkpoint, except before the first time step, when there is nothing new to save."""
         if self._has_begun:
             super().save_if_possible()
 
     def save(self) -> None:
-        """Write a checkpoint, once it is known whether the last update was finite.
+        """Check that the last update was finite, and save a checkpoint.
 
-        The first rank writes its part, which makes the whole count, once all others have written theirs.
+        Rank 0 saves after all other ranks, because its files make the whole checkpoint valid.
         """
         if self._side:
             self._side.wait()
         self.nonfinite.settle()
-        self.is_best |= self.best_step == self.step  # also where its checkpoint is written again
+        # This also applies if the checkpoint of the best step is written again.
+        self.is_best |= self.best_step == self.step
         before = self.saved_step, self.is_best
         try:
             for is_turn in (not self.ranks.is_first, self.ranks.is_first):
-                in_turn(self.ranks, super().save, is_turn)
+                serialize_ranks(self.ranks, super().save, is_turn)
         except OSError:
-            self.saved_step, self.is_best = before  # on all ranks, whatever this one has written
+            # The checkpoint is invalid on all ranks, even if this rank has written its files.
+            self.saved_step, self.is_best = before
             raise
 
     def saved_model(self) -> dict[str, Any]:

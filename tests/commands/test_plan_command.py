@@ -113,7 +113,7 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
             "device=cpu experiment=dreamer_catch env.num_envs=4 plan.ranks=3",
             "env.num_envs=4 cannot be divided evenly among 3 ranks. Set env.num_envs=3 or 6.",
         ),
-        ("experiment=erl_pendulum plan.ranks=2", "workflow=population is one process, not 2 ranks."),
+        ("experiment=erl_pendulum plan.ranks=2", "workflow=population has one process, not 2 ranks."),
     ],
 )
 def test_a_mistake_in_the_plans_own_settings_is_named(

@@ -132,15 +132,15 @@ def test_a_lineage_whose_beginning_is_lost_is_said_to_be_so(tmp_path: Path) -> N
     write(tmp_path, [1.0] * 3, [2.0] * 3)
     path = tmp_path / "lineage.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[3:]))
-    with pytest.raises(UserError, match="begins with generation 1: the lines before it are missing"):
+    with pytest.raises(UserError, match="starts with generation 1: earlier lines are missing"):
         read_lineage(path)
 
 
 def test_a_run_without_a_generation_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no generation"):
+    with pytest.raises(UserError, match="has no generation"):
         read_lineage(tmp_path / "lineage.jsonl")
     write(tmp_path)
-    with pytest.raises(UserError, match="holds no generation"):
+    with pytest.raises(UserError, match="has no generation"):
         read_lineage(tmp_path / "lineage.jsonl")
 
 

@@ -272,4 +272,4 @@ def test_a_run_whose_episodes_are_too_short_to_learn_from_says_so(tmp_path: Path
     alone = ("buffer.cross_episodes=false", "training.sequence_length=12", "training.learning_starts=60")
     run_dir = start(tmp_path / "run", *CATCH, *alone, "training.total_timesteps=120")
     log = (run_dir / "train.log").read_text()
-    assert "step 120: no updates: buffer.cross_episodes=false needs an episode of at least" in log
+    assert "step 120: no updates, because buffer.cross_episodes=false needs a stored episode" in log

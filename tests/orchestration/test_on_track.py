@@ -141,7 +141,7 @@ def test_other_games_and_other_batches_have_no_reference() -> None:
 
 def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
     small, large = reference_at(128), reference_at(1024)
-    assert "Usual causes: none that the settings show." in usual_causes(configured(), small, tmp_path)
+    assert "Usual causes: not visible in the settings." in usual_causes(configured(), small, tmp_path)
     wrong = configured(
         "env.action_repeat=16",
         "world_model.objective=reconstruction",

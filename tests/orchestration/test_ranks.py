@@ -358,7 +358,7 @@ def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_p
     ranks = ranks_of(server, 2, *SHARED, f"run_dir={tmp_path / 'run'}", of_each=formats)
     ended = [rank.end() for rank in ranks]
     assert [each.code for each in ended] == [2, 2], ended
-    assert "multiply in different formats" in ended[0].error and "Set precision=float32." in ended[0].error
+    assert "use different precisions" in ended[0].error and "Set precision=float32." in ended[0].error
     assert "error: " not in ended[1].error
     assert not (tmp_path / "run").exists()
 

@@ -216,8 +216,8 @@ def test_an_object_store_that_cannot_hold_a_generation_is_refused_before_the_run
     arguments = [*RAY, "buffer.capacity=3000000", "run_dir=run"]
     message = error_of(capsys, lambda: run_from_command_line(train, arguments))
     assert message == (
-        "a generation sends 91.4 MiB, of which transitions are 83.0 MiB: over ray.object_store_mib=80. "
-        "Set ray.object_store_mib=92, or lower buffer.capacity."
+        "a generation sends 91.4 MiB, including 83.0 MiB of transitions, which exceeds "
+        "ray.object_store_mib=80. Set ray.object_store_mib=92, or lower buffer.capacity."
     )
     assert list(empty_folder.iterdir()) == []
 

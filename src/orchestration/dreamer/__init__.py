@@ -1,1 +1,1 @@
-"""A Dreamer run: its recipe, its parts, its dry run."""
+"""Dreamer runs: recipe, components and dry run."""

@@ -1,4 +1,4 @@
-"""What the ranks of a run agree on before each step, so that none enters a collective alone."""
+"""Per-step consensus, so that all ranks enter the same collectives."""
 
 import errno
 from collections.abc import Callable
@@ -12,35 +12,35 @@ from ...utils.timestep import TimeStep
 from ..signals import Signals
 
 
-class Agreed(NamedTuple):
-    """What is the same on all ranks until the next step."""
+class RankConsensus(NamedTuple):
+    """Values that are equal on all ranks until the next step."""
 
     acted: int = 0
-    """Agent steps that lead to the records at hand, over all ranks."""
+    """Agent steps that produced the current records, over all ranks."""
 
     ended: int = 0
-    """Episodes that end with these records."""
+    """Episodes that end with the current records, over all ranks."""
 
     stop: bool = False
-    """Whether a signal asked any of them to stop."""
+    """Whether a signal requested any rank to stop."""
 
     save: bool = False
-    """Whether a signal asked any of them for a checkpoint."""
+    """Whether a signal requested a checkpoint on any rank."""
 
     leak: bool = False
-    """Whether any of them is certain of a leak and must stop for it."""
+    """Whether any rank must stop because of a certain leak."""
 
 
-def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> Agreed:
-    """Add up what each rank knows, in one exchange."""
+def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> RankConsensus:
+    """Combine the values of all ranks in one collective."""
     acted, ended = int((~time_step.is_first).sum()), int(time_step.is_last.sum())
     own = [acted, ended, signals.stop, signals.take_save(), leak]
     acted, ended, stop, save, leaks = ranks.sum(own)
-    return Agreed(int(acted), int(ended), stop > 0, save > 0, leaks > 0)
+    return RankConsensus(int(acted), int(ended), stop > 0, save > 0, leaks > 0)
 
 
-def of_all_ranks(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -> list[Episode]:
-    """Return the episodes that ended on any rank, by the numbers of their environments in the run."""
+def gather_episodes(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -> list[Episode]:
+    """Return the episodes that ended on any rank, with environment indices of the whole run."""
     if ranks.size == 1:
         return own
     rows = torch.full((tracker.num_envs, 3), torch.nan, dtype=torch.float64)
@@ -48,15 +48,16 @@ def of_all_ranks(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -> l
     for episode in own:
         values = [first + episode.env, episode.episode_return, episode.length]
         rows[episode.env] = torch.tensor(values, dtype=torch.float64)
-    found = (row for row in ranks.gather(rows).tolist() if row[0] == row[0])  # a row of NaN is no episode
+    # Rows without an episode are NaN.
+    found = (row for row in ranks.gather(rows).tolist() if row[0] == row[0])
     return [Episode(int(env), value, int(length)) for env, value, length in found]
 
 
-def in_turn(ranks: Ranks, action: Callable[[], None], is_turn: bool) -> None:
-    """Let those ranks act whose turn it is; return once they are done.
+def serialize_ranks(ranks: Ranks, action: Callable[[], None], is_turn: bool) -> None:
+    """Run `action` on the ranks with `is_turn`, and wait on all ranks until it is done.
 
     Raises:
-        OSError: On every rank, if it was raised on one.
+        OSError: On all ranks, if one rank raised it.
     """
     failure: OSError | None = None
     try:

@@ -1,4 +1,4 @@
-"""Processes of a Ray cluster that only act: with the weights of the learner, which gets what they did."""
+"""Ray actors that collect experience with the learner's weights and send it back."""
 
 import logging
 import math
@@ -27,39 +27,41 @@ from ..ray_cluster import Cluster, EngineFailed, WorkerDied, check_reachable, re
 from .dry_run import dry_run, replay_spec, workflow_config
 
 Row = tuple[TimeStep, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]
-"""A record of each of a collector's environments; action, deter and stoch as in `PolicyOutput`."""
+"""A record of each environment of a collector, with the action, deter and stoch of `PolicyOutput`."""
 
 AHEAD = 2
-"""Parcels on order from each collector: one is played while the learner learns from the one before."""
+"""Rollouts in flight per collector: one is collected while the previous one is trained on."""
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 
 
 def acting_tensors(workflow: DreamerWorkflow) -> list[Tensor]:
-    """Return what acting reads, live, in one order."""
+    """Return the tensors that acting uses, in a fixed order and without copying."""
     modules = (workflow.world_model.encoder, workflow.world_model.rssm, workflow.controller.actor)
     return [tensor for module in modules for tensor in module.state_dict().values()]
 
 
 def parcel_bytes(config: DreamerTrainConfig, env: EnvSpec) -> int:
-    """Return the bytes of what a collector sends at once."""
+    """Return the bytes of a rollout."""
     record = sum(each.nbytes for each in record_fields(replay_spec(config, env)).values())
-    latents = 4 * config.model.deter + config.model.stoch  # as they are before the replay has made them small
+    # Latents are sent in the format before their conversion by the replay.
+    latents = 4 * config.model.deter + config.model.stoch
     return config.collect.steps * env.num_envs // config.collect.collectors * (record + latents)
 
 
 def object_store_mib(config: DreamerTrainConfig, env: EnvSpec) -> int:
-    """Return the shared memory that holds all parcels on order, each with weights of its own."""
+    """Return the shared memory for all rollouts in flight, each with its own weights."""
     weights = 4 * dry_run(config, env).num_parameters
-    held = AHEAD * config.collect.collectors + 1
-    return max(LEAST_OBJECT_STORE_MIB, math.ceil(1.1 * held * (weights + parcel_bytes(config, env)) / 2**20))
+    count = AHEAD * config.collect.collectors + 1
+    return max(LEAST_OBJECT_STORE_MIB, math.ceil(1.1 * count * (weights + parcel_bytes(config, env)) / 2**20))
 
 
 class Collector:
-    """Plays a part of a run's environments, `env`, from number `first` on, in a process of its own.
+    """Act in a share of a run's environments in a separate process.
 
-    `start` counts the collectors that the run has begun: each plays other episodes than all before it.
+    `env` configures the share, and `first` is the index of its first environment. `start` is the number of
+    collectors that the run has started before, so that each one plays new episodes.
     """
 
     def __init__(self, config: DreamerTrainConfig, env: EnvConfig, first: int, start: int) -> None:
@@ -67,16 +69,17 @@ class Collector:
         self._seed = named_seed(config.seed, "collector", start)
 
     def begin(self) -> None:
-        """Start environments and make networks: not in `__init__`, whose errors Ray hides in its own."""
+        """Start the environments and create the networks. In `__init__`, Ray would hide their errors."""
         torch.set_num_threads(1)
         self._environment = make_environment(self._env, self._seed, first=self._first)
         spec, networks = self._environment.spec, workflow_config(self._config)
         self._workflow = DreamerWorkflow(spec, networks, torch.device("cpu"), seed=self._seed)
-        self._workflow.optimizers.clear()  # it never learns
+        # Collectors never train.
+        self._workflow.optimizers.clear()
         self._step = self._environment.reset()
 
     def play(self, weights: list[NDArray[Any]]) -> list[Row]:
-        """Take `collect.steps` steps in each environment with the numbers of `acting_tensors`."""
+        """Make `collect.steps` steps in each environment with `weights`, the values of `acting_tensors`."""
         for tensor, numbers in zip(acting_tensors(self._workflow), weights, strict=True):
             tensor.copy_(torch.tensor(numbers))
         return [self._act() for _ in range(self._config.collect.steps)]
@@ -89,19 +92,19 @@ class Collector:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """An equal part of the environments, and the collector that plays it now."""
+    """An equal share of the environments, and its current collector."""
 
     envs: NDArray[np.int64]
     actor: Any = None
     ordered: deque[tuple[Any, float]] = field(default_factory=deque)
-    """Parcels that it was asked for, the oldest first, and the updates that their weights have had."""
+    """Rollouts in flight, the oldest first, each with the number of updates of its weights."""
 
     deaths: int = 0
-    """Collectors that died in a row."""
+    """Number of consecutive collectors that died."""
 
     @property
     def oldest(self) -> float:
-        """The least updates that weights of what is on order have had; inf if none counts."""
+        """The smallest number of updates of the weights in flight, or inf without rollouts."""
         return self.ordered[0][1] if self.ordered else math.inf
 
     def __str__(self) -> str:
@@ -110,14 +113,14 @@ class _Part:
 
 
 class Collectors:
-    """The environments of a run, played by other processes, in place of a `VectorEnvironment`.
+    """A replacement for `VectorEnvironment` whose environments run in other processes.
 
-    Records come in the order in which they arrive; those of one environment as they were made, without a gap.
-    After a collector has died another one begins new episodes in its environments: what was on its way is
-    lost, and the replay ends the episodes that were open as truncated.
+    Records are yielded in arrival order. Each environment's records stay in order and contiguous. If a
+    collector dies, its rollouts in flight are lost, and a new collector starts new episodes. The replay ends
+    the open episodes as truncated.
 
     Raises:
-        UserError: If the cluster is not there, too small, or open to everyone.
+        UserError: If the cluster is missing, too small or open to everyone.
     """
 
     def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, workflow: DreamerWorkflow) -> None:
@@ -127,12 +130,15 @@ class Collectors:
         self._config, self._env = config, replace(config.env, num_envs=size)
         self._tensors, self._weights, self._published = acting_tensors(workflow), None, -1
         self._parts = [_Part(np.arange(first, first + size)) for first in range(0, spec.num_envs, size)]
-        self._rows: deque[Row] = deque()  # of the parcel at hand
-        self._at_hand = math.inf  # the updates that its weights have had; inf without one
+        # The remaining rows of the current rollout, and the number of updates of its weights (inf without
+        # a rollout).
+        self._rows: deque[Row] = deque()
+        self._version = math.inf
         self._starts, self._lags = 0, Counter[int]()
         store = object_store_mib(config, spec)
         if config.collect.address is not None:
-            with suppress(OSError):  # Nothing answers: `Cluster` raises.
+            # If the cluster does not answer, `Cluster` raises an error.
+            with suppress(OSError):
                 check_reachable(config.collect.address)
                 require_token("collect.address", config.collect.address)
         self._cluster = Cluster(config.collect.address, count, store, "collect.address")
@@ -140,39 +146,40 @@ class Collectors:
         if (cpus := sum(self._cluster.cpus)) < count:
             self.close()
             raise UserError(
-                f"collect.collectors={count} need a CPU each, and the cluster of collect.address="
-                f"{config.collect.address} has {cpus}. Let another machine join it by reverie-collect."
+                f"collect.collectors={count} need a CPU each, but the cluster of collect.address="
+                f"{config.collect.address} has {cpus}. Add another machine with reverie-collect."
             )
         self._remote = self._ray.remote(num_cpus=1, max_restarts=0)(Collector)
 
     def reset(self) -> TimeStep:
-        """Begin a collector for each part; return a step of no environment, for none has arrived."""
+        """Start a collector for each share. Return an empty step, because no record has arrived."""
         for part in self._parts:
             self._begin(part)
-        return self._nothing()
+        return self._empty_step()
 
     def restore(self, state: dict[str, Any]) -> tuple[TimeStep, list[str]]:
-        """Do as `reset`, with episodes that the run has not begun before, and no warnings."""
+        """Reset with new episodes. Return the empty step and an empty list of warnings."""
         self._starts = state["starts"]
         return self.reset(), []
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many collectors the run has begun; their episodes cannot be brought back."""
+        """Return the number of collectors started by the run. Their episodes cannot be restored."""
         return {"starts": self._starts}
 
     def render(self) -> None:
-        """Return no picture."""
+        """Return `None`, because collectors do not render."""
 
     def next(self, updates: int, is_behind: bool, should_stop: Callable[[], bool]) -> TimeStep:
-        """Return the next record of some environments, `envs`; `played` is what was done there. It may wait.
+        """Wait for the next record of the environments `envs` and return it. `played` contains its actions.
 
-        `updates` are made so far. While it `is_behind`, updates wait for old records, so nothing is ordered.
-        The step is of no environment once `should_stop` is true, or if there is nothing to wait for.
+        `updates` is the number of updates so far. While the learner `is_behind`, updates wait for old
+        records, so no rollouts are requested. The step is empty if `should_stop` returns True or there is no
+        rollout to wait for.
 
         Raises:
-            EngineFailed: If collectors die more than `env.max_restarts` times in a row, or the cluster does.
-            EnvironmentCrashed: If environments fail more often than that in one of them.
-            UserError: If an environment cannot be made there.
+            EngineFailed: If more than `env.max_restarts` consecutive collectors die, or the cluster is lost.
+            EnvironmentCrashed: If environments of a collector fail more often than that.
+            UserError: If a collector cannot create its environments.
         """
         while not self._rows:
             if not is_behind:
@@ -181,11 +188,13 @@ class Collectors:
             heads = {
                 part.ordered[0][0]: part for part in self._parts if part.ordered and part.oldest <= latest
             }
-            if not heads:  # the one to wait for has died, and another one has begun
-                return self._nothing()
+            # The awaited collector has died and was replaced.
+            if not heads:
+                return self._empty_step()
             done, _ = self._ray.wait(list(heads), timeout=_POLL_SECONDS)
-            if should_stop():  # first of all: Ctrl-C on a terminal is for collectors too
-                return self._nothing()
+            # This check comes first, because Ctrl-C on a terminal also reaches the collectors.
+            if should_stop():
+                return self._empty_step()
             for reference in done:
                 self._receive(heads[reference], reference)
             if not done:
@@ -196,19 +205,19 @@ class Collectors:
         return step
 
     def added(self, updates: int) -> None:
-        """Note that the step that `next` has returned is in the replay, after so many updates."""
-        self._lags[updates - int(self._at_hand)] += len(self.envs)
+        """Record that the replay received the last step of `next` after this many updates."""
+        self._lags[updates - int(self._version)] += len(self.envs)
         if not self._rows:
-            self._at_hand = math.inf
+            self._version = math.inf
 
     def room(self, updates: int) -> int:
-        """Return how many more updates keep all that is on its way within `collect.max_staleness`."""
-        oldest = min(self._at_hand, *(part.oldest for part in self._parts))
+        """Return the number of updates that keep all steps in flight within `collect.max_staleness`."""
+        oldest = min(self._version, *(part.oldest for part in self._parts))
         room = oldest + self._config.collect.max_staleness - updates
         return sys.maxsize if room == math.inf else max(0, int(room))
 
     def tags(self) -> dict[str, float]:
-        """Return by how many updates the weights of what was added lagged, since the last call."""
+        """Return the staleness of the steps added since the last call, in updates."""
         lags, self._lags = self._lags, Counter()
         tags = {"collect/collectors_begun": float(self._starts)}
         if lags:
@@ -217,13 +226,13 @@ class Collectors:
         return tags
 
     def close(self) -> None:
-        """Leave the cluster, and stop it if it was started here."""
+        """Leave the cluster, and stop a local one."""
         self._weights = None
         for part in self._parts:
             part.actor, part.ordered = None, deque()
         self._cluster.close()
 
-    def _nothing(self) -> TimeStep:
+    def _empty_step(self) -> TimeStep:
         return TimeStep.empty(replace(self.spec, num_envs=0))
 
     def _begin(self, part: _Part) -> None:
@@ -232,7 +241,7 @@ class Collectors:
         self._starts += 1
 
     def _order(self, updates: int) -> None:
-        """Let each collector that has begun have its parcels on order, with the present weights."""
+        """Request rollouts with the current weights, so that each started collector has `AHEAD` in flight."""
         for part in self._parts:
             has_begun = not part.ordered or part.oldest < math.inf
             while has_begun and len(part.ordered) < AHEAD:
@@ -242,26 +251,29 @@ class Collectors:
                 part.ordered.append((part.actor.play.remote(self._weights), updates))
 
     def _receive(self, part: _Part, reference: Any) -> None:
-        """Take what a collector was asked for first; replace one that died."""
+        """Receive the oldest rollout of a collector, or replace the collector if it died."""
         try:
             rows: list[Row] | None = self._cluster.get(reference, EnvironmentCrashed, UserError)
         except WorkerDied as death:
             return self._replace(part, death)
         _, version = part.ordered.popleft()
-        if rows is not None:  # else it has begun
-            self._rows, self._at_hand, self.envs, part.deaths = deque(rows), version, part.envs, 0
+        # The result of `begin` has no rows.
+        if rows is not None:
+            self._rows, self._version, self.envs, part.deaths = deque(rows), version, part.envs, 0
+        # Moving the share to the end gives all shares a turn.
         self._parts.remove(part)
-        self._parts.append(part)  # so that all have their turn
+        self._parts.append(part)
 
     def _replace(self, part: _Part, death: WorkerDied) -> None:
-        """Replace a collector that died; raises as `next`."""
+        """Replace a dead collector. Errors match `next`."""
         self._cluster.require_alive()
         limit = self._config.env.max_restarts
         if part.deaths == limit:
             raise EngineFailed(
-                f"the {part} died: {death} That is more than env.max_restarts={limit} in a row."
+                f"the {part} died: {death} The limit is env.max_restarts={limit} consecutive restarts."
             )
         part.deaths += 1
-        _LOG.warning("the %s died: %s A new one begins new episodes there.", part, death)
-        self._ray.kill(part.actor)  # it may be alive but unreachable
+        _LOG.warning("the %s died: %s Restarted with new episodes.", part, death)
+        # The collector may be alive but unreachable.
+        self._ray.kill(part.actor)
         self._begin(part)

@@ -1,7 +1,7 @@
-"""An update rehearsed without data, memory or device: what it will hold, to the byte.
+"""Dry run of an update that measures its memory exactly, without data, memory or a device.
 
-The networks are built on torch's `meta` device, where tensors have shapes and no memory, and make the updates
-of training, with every storage counted from birth to death.
+The networks are built on torch's `meta` device, where tensors have shapes but no memory. They run the updates
+of training while every storage is counted from its creation to its release.
 """
 
 import contextlib
@@ -26,20 +26,22 @@ from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
 from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of
 
-CUDA_GRANULARITY = 512  # bytes to which CUDA's caching allocator rounds every block up
+# CUDA's caching allocator rounds every block up to a multiple of this many bytes.
+CUDA_GRANULARITY = 512
 META = torch.device("meta")
 _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 _MOST_STEPS = 2048
-"""Trained steps of the largest update that is rehearsed whole, where it takes a second."""
+"""Maximum trained steps of an update with a full dry run. This many need about a second."""
 
 _LEAST_WINDOWS = 8
-"""Windows of fewer are not worth two rehearsals of their length."""
+"""Minimum number of windows of the shorter dry run for extrapolation."""
 
-_REMEMBERED: dict[str, DryRun] = {}  # a few hundred bytes for each network and batch that a process asks for
+# A process uses only a few networks and batches, with a few hundred bytes each.
+_REMEMBERED: dict[str, DryRun] = {}
 
 
 class _Rehearsal(DreamerWorkflow):
-    """Dreamer without memory, which labels each part of an update for a counter."""
+    """Dreamer on the meta device that labels each part of an update for a counter."""
 
     def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, size: int, counter: LiveBytes) -> None:
         self._counter = counter
@@ -47,7 +49,7 @@ class _Rehearsal(DreamerWorkflow):
         self._is_cuda = config.device is Device.cuda
         self._parts = iter(())
         super().__init__(spec, workflow_config(config), META)
-        # A rank draws the noise of the whole batch, and holds it for a moment.
+        # Each rank briefly allocates the noise of the whole batch.
         self.noise["update"] = replace(self.noise["update"], ranks=Ranks(size=size))
 
         def count(parameter: Tensor) -> None:
@@ -59,13 +61,14 @@ class _Rehearsal(DreamerWorkflow):
                 parameter.register_post_accumulate_grad_hook(count)
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
-        """Return the sum of all losses; what follows is the backward pass and the optimiser."""
+        """Return the sum of all losses. The backward pass and the optimizer follow."""
         self._counter.label = "backward pass and optimiser step"
         return super().total(losses)
 
     def begin(self) -> None:
-        """Get ready for an update."""
-        self._parts = iter(("world model", "controller", "controller"))  # the autocast regions of `losses`
+        """Reset the labels before an update."""
+        # These are the autocast regions of `losses`.
+        self._parts = iter(("world model", "controller", "controller"))
         self._counter.label = "activations of the world model"
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -76,16 +79,16 @@ class _Rehearsal(DreamerWorkflow):
 
 
 def dry_run(config: DreamerTrainConfig, spec: EnvSpec, size: int = 1) -> DryRun:
-    """Return what one of `size` ranks holds on its device: its networks, and what their updates need.
+    """Return the device memory of one of `size` ranks for its networks and their updates.
 
-    The same shapes are rehearsed once in a process. Nothing is allocated and no generator is moved.
+    Results are cached by shape for the process. The dry run does not allocate memory or advance generators.
 
-    On a CPU pictures go through the networks in groups, so a large batch takes as many operators as it has
-    groups. Beyond `_MOST_STEPS` trained steps two smaller ones are rehearsed and their line is continued,
-    which was off by 0 to 14 %, most in bfloat16.
+    On a CPU the networks process images in groups, so the number of operators grows with the batch. Beyond
+    `_MOST_STEPS` trained steps, the result is linearly extrapolated from two smaller batches. The error was
+    0 to 14 %, with the largest in bfloat16.
 
-    Cost: on one core 0.2 to 0.5 s, and 0.7 s once for torch's Python shape functions (75 MB). It grows with
-    the steps of a window: 1,000 take a minute.
+    This costs 0.2 to 0.5 s on one core, and once 0.7 s for torch's Python shape functions (75 MB). The time
+    grows with the steps of a window, up to a minute for 1,000.
     """
     training, buffer = config.training, config.buffer
     shapes = (
@@ -98,13 +101,13 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec, size: int = 1) -> DryRun:
         windows = max(_LEAST_WINDOWS, _MOST_STEPS // (2 * training.sequence_length))
         is_large = config.device is Device.cpu and training.batch_size > 2 * windows
         _REMEMBERED[key] = (
-            _continued(config, spec, size, windows) if is_large else _rehearse(config, spec, size)
+            _extrapolate(config, spec, size, windows) if is_large else _rehearse(config, spec, size)
         )
     return _REMEMBERED[key]
 
 
-def _continued(config: DreamerTrainConfig, spec: EnvSpec, size: int, windows: int) -> DryRun:
-    """Return what the line through `windows` and twice as many says of an update of more."""
+def _extrapolate(config: DreamerTrainConfig, spec: EnvSpec, size: int, windows: int) -> DryRun:
+    """Extrapolate linearly from dry runs with `windows` and twice as many windows."""
     batches = (replace(config.training, batch_size=count) for count in (windows, 2 * windows))
     one, two = (dry_run(replace(config, training=training), spec, size) for training in batches)
     more = config.training.batch_size / windows - 2
@@ -139,7 +142,7 @@ def _rehearse(config: DreamerTrainConfig, spec: EnvSpec, size: int) -> DryRun:
 
 
 def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
-    """Count what lives as long as the workflow under its names and return it."""
+    """Count the persistent tensors under their labels, and return the tensors of a checkpoint."""
     modules = (workflow.world_model, workflow.controller)
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     optimizers = tree_leaves([optimizer.state_dict() for optimizer in workflow.optimizers.values()])
@@ -156,26 +159,26 @@ def _peak_of(
     config: DreamerTrainConfig,
     counter: LiveBytes,
 ) -> Labels:
-    """Return what lives at the peak of an update that follows another one."""
+    """Return the bytes by label at the peak of an update that follows another one."""
     counter.label = "batch"
     batch = _batch(config, workflow.env, config.training.sequence_length, META)
     workflow.begin()
     updated = update(batch)
-    # The loop holds the result of the last update until that of the next one takes its place.
+    # The loop references the result of the last update until the next one replaces it.
     counter.count([updated.deter, updated.stoch, *updated.metrics.values()], "last update's latents")
-    held = counter.live_by_label["last update's latents"]
+    latents = counter.live_by_label["last update's latents"]
     state = dict.fromkeys((*_LASTING, GRADIENTS), 0)
     labels = state | {name: size for name, size in counter.peak_by_label.items() if size}
     counter.reset_peak()
     del updated, batch
     counter.reset_peak()
-    return labels | {"last update's latents": held}
+    return labels | {"last update's latents": latents}
 
 
 def updates_on_zeros(config: DreamerTrainConfig, spec: EnvSpec) -> Iterator[Callable[[], object]]:
-    """Yield updates of temporary networks on a CPU: with windows of 2, 4, 8, ... steps, up to the run's.
+    """Yield CPU updates of temporary networks with windows of 2, 4, 8, ... steps, up to those of the run.
 
-    The horizon of imagination shrinks with the windows.
+    The imagination horizon shrinks in proportion.
     """
     whole, length, device = config.training.sequence_length, 2, torch.device("cpu")
     while True:
@@ -191,7 +194,7 @@ def updates_on_zeros(config: DreamerTrainConfig, spec: EnvSpec) -> Iterator[Call
 
 
 def _batch(config: DreamerTrainConfig, spec: EnvSpec, length: int, device: torch.device) -> SequenceBatch:
-    """Return an uninitialised batch as replay gives it; of the latents it has only column 0."""
+    """Return an uninitialized batch in the replay's format, with only column 0 of the latents."""
     size, tensors = config.training.batch_size, dict[str, Tensor]()
     for name, field in record_fields(replay_spec(config, spec)).items():
         lead = (size,) if name in ("deter", "stoch") else (size, length + 1)
@@ -200,13 +203,13 @@ def _batch(config: DreamerTrainConfig, spec: EnvSpec, length: int, device: torch
 
 
 def replay_spec(config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
-    """Return everything that the size of the replay depends on; `env.num_envs` of the run counts."""
+    """Return the parameters that determine the size of the replay, with the run's `env.num_envs`."""
     length, latent = config.training.sequence_length + 1, LatentSpec(config.model.deter, config.model.stoch)
     return ReplaySpec(config.buffer, env.observation, env.action, config.env.num_envs, length, latent)
 
 
 def workflow_config(config: DreamerTrainConfig) -> DreamerConfig:
-    """Return the parts of a run's configuration that Dreamer reads."""
+    """Return the sections of a run's configuration that Dreamer uses."""
     return DreamerConfig(**{field.name: getattr(config, field.name) for field in fields(DreamerConfig)})
 
 

@@ -1,4 +1,4 @@
-"""Run Dreamer while other processes act: take what they send, learn what is owed for it, save."""
+"""The training loop of Dreamer with collectors in other processes."""
 
 import sys
 from concurrent.futures import Future
@@ -12,10 +12,10 @@ from .collectors import Collectors
 
 
 class LearnerOrchestrator(WorldModelOrchestrator):
-    """A run whose environments are `Collectors`: a step of the loop is a record of some of them, or of none.
+    """A run with `Collectors` as its environments. A step of the loop is a record of some or no environments.
 
-    Updates are owed for the agent steps that have arrived, and none is forgiven. Those that would leave steps
-    on their way too stale wait until these are in the replay.
+    The update debt follows received steps and is never dropped. Updates that would make in-flight rollouts
+    too stale wait until those arrive.
     """
 
     def __init__(self, opened: OpenedRun) -> None:
@@ -24,11 +24,12 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         self.update_ratio.max_owed = sys.maxsize
 
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
-        """Add what has arrived and learn what it owes; return what arrives next, which may be nothing."""
+        """Store the received step and make the updates due. Return the next step, which may be empty."""
         if len(time_step.reward):
             self._remember(time_step, self.collectors.played, self.collectors.envs)
             self.collectors.added(self.updates)
-        self._learn()  # before anything is ordered: with the newest weights
+        # Training comes first, so that new rollouts use the newest weights.
+        self._learn()
         with self.watch("collect"):
             is_behind = self.update_ratio.backlog > 0 and self.parts.replay.can_sample
             return at_once(partial(self.collectors.next, self.updates, is_behind, self._is_over))
@@ -37,7 +38,7 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         return self.signals.stop or self.step >= self.config.training.total_timesteps
 
     def _updates_due(self) -> int:
-        """Return the updates that leave nothing too stale; at the end, where no step is added, all."""
+        """Return the updates that keep all rollouts fresh enough, or all due updates at the end."""
         is_last = self.step >= self.config.training.total_timesteps
         return self.update_ratio(self.step, sys.maxsize if is_last else self.collectors.room(self.updates))
 

@@ -1,4 +1,4 @@
-"""What the loop of Dreamer saves and needs, checked before it begins or continues."""
+"""Checks of the loop's saved state and of its replay before training starts or resumes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,9 +16,9 @@ from ..instruments import Instrument
 def check_form(
     state: Mapping[str, Any], counted: Mapping[str, Any], updates_per_step: float, env: EnvSpec
 ) -> None:
-    """Refuse a saved state that does not fit, by any error: it would fail later, far from its cause.
+    """Raise an error for a saved state that does not match, because it would cause obscure errors later.
 
-    `counted` has those parts of this run's own state that have one form.
+    `counted` contains the entries of this run's own state with a fixed structure.
     """
     environment = state["environment"]
     start_step = None if state["ratio"]["start_step"] is None else 0
@@ -28,25 +28,25 @@ def check_form(
         "environment": {"starts": 0},
         **counted,
     }
-    # Collectors save only how often they started.
+    # Collectors save only the number of their starts.
     if "starts" not in environment:
         own["environment"] = state_form(env, [len(actions) for actions in environment["actions"].values()])
     check_structure({name: state[name] for name in own}, own)
 
 
 def require_windows(replay: EpisodeReplayBuffer) -> None:
-    """Raise a `UserError` if a run that learns offline could not draw a window."""
+    """Raise a `UserError` if the replay of an offline run contains no window."""
     if not replay.can_sample:
         or_cross = "" if replay.config.cross_episodes else ", or set buffer.cross_episodes=true"
         raise UserError(
-            f"training.offline=true learns from {count_text(replay.total_steps, 'record')}, which hold no "
-            f"window of training.sequence_length={replay.window_length - 1}. Lower it, or prefill more "
+            f"training.offline=true has {count_text(replay.total_steps, 'record')} without a window of "
+            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more "
             f"episodes{or_cross}."
         )
 
 
 def first_times(training: DreamerTraining, step: int, instruments: Iterable[Instrument]) -> list[str]:
-    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
+    """Return this process's first-time events after `step`. Each may increase the memory in use."""
     joint = max(training.warmup_steps, training.first_update)
     due = {"first joint update": max(joint, step + 1)}
     if step < training.warmup_steps:

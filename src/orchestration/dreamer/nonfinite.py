@@ -1,4 +1,4 @@
-"""Handle non-finite updates: log them, save the batch, roll back or stop after too many in a row."""
+"""Handle non-finite updates: log them, save the batch, and roll back or stop after too many."""
 
 import contextlib
 import logging
@@ -20,17 +20,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class NonFiniteGuard:
-    """Counts the updates that were not applied and saves what they were made of.
+    """Count skipped non-finite updates and save their batches.
 
-    One of them costs nothing. After `max_in_a_row` the run goes back to its last checkpoint, and stops if
-    that does not help. On the CPU an update is judged at once. On CUDA it is judged at the next call, after
-    its flag was copied during other work, so that the device never waits; until then its batch is held.
+    A single skipped update is harmless. After `max_in_a_row` consecutive ones the run returns to its last
+    checkpoint, and stops if that does not help. On a CPU an update is checked immediately. On CUDA its flag
+    is copied asynchronously and checked at the next call, so that the device never waits. The batch is kept
+    until then.
 
     Args:
-        run_dir: Folder of the run; batches are saved in `nonfinite/` in it, for at most 5 steps.
-        max_in_a_row: This many in a row are too many.
-        state: Returns the workflow's state, which is saved with the first batch. It is what made the bad
-            update, for nothing was applied; on CUDA the update after it, if that was finite.
+        run_dir: Run folder. Batches of at most 5 steps are saved in its `nonfinite/`.
+        max_in_a_row: Maximum number of consecutive skipped updates.
+        state: Returns the workflow's state, which is saved with the first batch. It equals the state before
+            the skipped update. On CUDA it also includes the following update, if that was finite.
     """
 
     def __init__(self, run_dir: Path, max_in_a_row: int, state: Callable[[], dict[str, Any]]) -> None:
@@ -40,11 +41,11 @@ class NonFiniteGuard:
 
     @property
     def has_too_many(self) -> bool:
-        """Whether there are too many in a row: the run goes back, or stops if `has_rolled_back`."""
+        """Whether the limit is reached, so that the run rolls back, or stops if `has_rolled_back`."""
         return self.in_a_row >= self.max_in_a_row
 
     def check(self, step: int, updated: UpdateOutput, batch: SequenceBatch) -> None:
-        """Judge an update and the batch it was made from, on CUDA the ones of the call before."""
+        """Check an update and its batch. On CUDA, check those of the previous call."""
         self.settle()
         copied, on_device = None, updated.finite
         if on_device.is_cuda:
@@ -57,7 +58,7 @@ class NonFiniteGuard:
             self.settle()
 
     def settle(self) -> None:
-        """Judge the update that waits: before a checkpoint, and at the end."""
+        """Check the pending update. Call this before a checkpoint and at the end."""
         if self._waiting is None:
             return
         (step, updated, batch, copied), self._waiting = self._waiting, None
@@ -76,16 +77,16 @@ class NonFiniteGuard:
         )
 
     def rolled_back(self) -> None:
-        """Count again from an earlier checkpoint; there is no second rollback."""
+        """Reset the counts after a rollback. A second rollback is not possible."""
         self.in_a_row, self.has_rolled_back, self._waiting = 0, True, None
 
     def stop_sentence(self) -> str:
-        """Return why the run ends."""
+        """Return the reason for stopping."""
         return (
             f"{count_text(self.in_a_row, 'update')} in a row had a loss or gradient that is not finite "
-            f"(training.max_consecutive_nonfinite={self.max_in_a_row}), and going back to a checkpoint "
-            f"{'did not help' if self.has_rolled_back else 'is not possible'}; what was not finite, and the "
-            f"batches, are in {self.folder}."
+            f"(training.max_consecutive_nonfinite={self.max_in_a_row}), and returning to a checkpoint "
+            f"{'did not help' if self.has_rolled_back else 'is not possible'}. The names of these values and "
+            f"the batches are in {self.folder}."
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,16 +94,16 @@ class NonFiniteGuard:
         return {"total": self.total, "in_a_row": self.in_a_row, "has_rolled_back": self.has_rolled_back}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the counts of a resumed run; after a rollback the orchestrator notes that one, too.
+        """Restore the counts of a resumed run. After a rollback the orchestrator also calls `rolled_back`.
 
-        A run that ended by too many in a row counts from zero: whoever resumes it has changed something.
+        If the run stopped at the limit, the count restarts at zero, assuming that the user changed something.
         """
         self.total, self.in_a_row, self.has_rolled_back = (state[name] for name in self.state_dict())
         if self.has_too_many:
             self.in_a_row = 0
 
     def _save(self, step: int, evidence: dict[str, Any]) -> str:
-        """Save the evidence of a step, the first time with the workflow; return where it is, for the log."""
+        """Save the evidence of a step, the first time with the workflow. Return its location for the log."""
         listed = self.folder / f"step_{step:09d}.json"
         tensors = listed.with_suffix(".safetensors")
         saved = len(list(self.folder.glob("step_*.json")))
@@ -122,9 +123,9 @@ class NonFiniteGuard:
 
 
 def _nonfinite_names(updated: UpdateOutput, batch: SequenceBatch) -> list[str]:
-    """Return what is not finite in the order of computing: `batch/...`, then `loss/...`, `gradient/...`.
+    """Return the names of non-finite values: `batch/...`, then `loss/...`, then `gradient/...`.
 
-    The first one is the origin, except among gradients, which are listed in the order of the networks.
+    This is the order of computation, so the first one is the origin. Only gradients are in network order.
     """
     values = {f"batch/observation/{key}": value for key, value in batch.observation.items()}
     values |= {"batch/action": batch.action, "batch/reward": batch.reward}

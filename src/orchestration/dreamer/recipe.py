@@ -1,4 +1,4 @@
-"""The recipe of a Dreamer run: what it needs, what it is made of, and who runs it."""
+"""The recipe of a Dreamer run: checks, plan, components and orchestrator."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ from .loop_state import require_windows
 
 
 def check_share(config: DreamerTrainConfig, size: int) -> None:
-    """Refuse a run that `size` ranks cannot share."""
+    """Raise a `UserError` if a run cannot be divided among `size` ranks."""
     if size == 1:
         return
     values = {"env.num_envs": config.env.num_envs, "training.batch_size": config.training.batch_size}
@@ -44,13 +44,14 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
         if value % size:
             below, above = value // size * size, (value // size + 1) * size
             repair = f"Set {key}={f'{below} or {above}' if below else above}"
-            if config.resume is not None:  # a resumed run cannot change these two
+            # A resumed run cannot change these two settings.
+            if config.resume is not None:
                 common = math.gcd(*values.values())
                 fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
                 repair = f"Continue the run with {' or '.join(fitting)} of them"
             problem = f"{key}={value} cannot be divided evenly among {count_text(size, 'rank')}"
             raise UserError(f"{problem}. {repair}.")
-    do_without = "Leave it out, or do without torchrun"
+    do_without = "Omit it, or start without torchrun"
     refused = {
         "buffer.prefill": (config.buffer.prefill is not None, do_without),
         "training.offline": (config.training.offline, "Set training.offline=false"),
@@ -63,7 +64,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
 
 
 def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
-    """Return the part of a run that one of `size` ranks has, as a run of its own."""
+    """Return the share of one of `size` ranks as a standalone configuration."""
     if size == 1:
         return config
     buffer, training = config.buffer, config.training
@@ -80,33 +81,35 @@ def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
 
 
 def build_workflow(config: DreamerTrainConfig, env: EnvSpec, ranks: Ranks = ALONE) -> DreamerWorkflow:
-    """Return Dreamer for an environment, its parameters initialised."""
+    """Return Dreamer for an environment, with initial parameters."""
     device = torch.device(config.device.value)
-    is_graph = device.type == "cuda" and ranks.size == 1  # no graph captures what ranks exchange
+    # CUDA graphs cannot capture collectives.
+    is_graph = device.type == "cuda" and ranks.size == 1
     kinds = {Compile.inductor: CompiledCUDAGraphDreamer if is_graph else CompiledDreamer}
     kinds |= {Compile.graph: CUDAGraphDreamer} if is_graph else {}
     kind = kinds.get(config.compile, DreamerWorkflow)
     dtype = autocast_dtype(config)
-    if not ranks.are_equal([torch.tensor(dtype.itemsize)]):  # precision=auto, on unlike processors
-        refused = "the machines of this run multiply in different formats, float32 and bfloat16"
+    # With precision=auto, different processors may choose different formats.
+    if not ranks.are_equal([torch.tensor(dtype.itemsize)]):
+        refused = "the machines of this run use different precisions, float32 and bfloat16"
         raise UserError(f"{refused}. Set precision=float32.")
     return kind(env, workflow_config(config), device, dtype, config.seed, ranks)
 
 
 class DreamerRecipe:
-    """One agent with a world model."""
+    """Recipe of a run with a single agent and its world model."""
 
     has_model_presets = True
     samples_actions = True
     replay_spec = staticmethod(replay_spec)
     updates_on_zeros = staticmethod(updates_on_zeros)
-    gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
+    gpu_repair = "Run `reverie-plan plan.fit_gib=<GiB of the GPU>`, or lower training.batch_size"
 
     def __init__(self, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
 
     def build(self, config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        """Seed the global generators and return the components of a run with initial parameters."""
         snapshots = begin_run(config, run_dir)
         own, first = share_of(config, self.ranks.size), self.ranks.slice_of(config.env.num_envs).start
         environment = None
@@ -117,7 +120,7 @@ class DreamerRecipe:
         if config.training.offline and not list_checkpoints(run_dir):
             require_windows(replay)
         workflow = self.build_agent(config, spec)
-        # A checkpoint has networks that would replace these.
+        # The networks of a checkpoint would replace these.
         if config.model.init and not list_checkpoints(folder_of_run(run_dir, self.ranks)):
             load_weights(config.model.init, networks_of(workflow))
         if environment is None:
@@ -127,26 +130,26 @@ class DreamerRecipe:
         return Parts(environment, replay, workflow, snapshots)
 
     def build_agent(self, config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
-        """Return Dreamer for an environment, its parameters initialised."""
+        """Return Dreamer for an environment, with initial parameters."""
         return build_workflow(config, env, self.ranks)
 
     def dry_run(self, config: DreamerTrainConfig, env: EnvSpec) -> DryRun:
-        """Return what the networks and their updates hold; allocates nothing."""
+        """Return the memory of the networks and their updates without allocating it."""
         return dry_run(config, env, self.ranks.size)
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
-        """Refuse to learn offline from nothing, and windows that no episode of this environment can fill."""
+        """Raise a `UserError` for an empty offline replay, too long windows, or an uneven division."""
         is_new = config.run_dir is None or not list_checkpoints(Path(config.run_dir))
         if config.training.offline and config.buffer.prefill is None and is_new:
-            repair = "Name its episodes by buffer.prefill=<folder>, or resume a run."
-            raise UserError(f"training.offline=true learns from the replay alone, which is empty. {repair}")
+            repair = "Set buffer.prefill=<folder of episodes>, or resume a run."
+            raise UserError(f"training.offline=true trains only on the replay, which is empty. {repair}")
         length, longest = config.training.sequence_length, env.longest_episode
         if not config.buffer.cross_episodes and longest is not None and longest + 1 < length:
             raise UserError(
-                f"buffer.cross_episodes=false draws windows of training.sequence_length={length} from one "
-                f"episode, "
-                f"and the longest one here has {longest + 1}. Set training.sequence_length={longest + 1} "
-                "or less, or leave buffer.cross_episodes out."
+                f"buffer.cross_episodes=false draws windows of training.sequence_length={length} from single "
+                f"episodes, "
+                f"but the longest one here has {longest + 1}. Set training.sequence_length={longest + 1} "
+                "or less, or omit buffer.cross_episodes."
             )
         check_share(config, self.ranks.size)
 
@@ -159,7 +162,7 @@ class DreamerRecipe:
         return config.env.num_envs * (config.training.sequence_length + 1)
 
     def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
-        """Return the rows of collectors, and of a Ray cluster that is started on this machine."""
+        """Return the rows of collectors and of a local Ray cluster."""
         count = config.collect.collectors
         if not count:
             return []
@@ -167,7 +170,8 @@ class DreamerRecipe:
 
         rows = [Row("parcel of a collector", parcel_bytes(config, env))]
         if config.collect.address is None:
-            networks = self.dry_run(config, env).state  # a collector is a whole agent for a moment
+            # A collector briefly contains a complete agent.
+            networks = self.dry_run(config, env).state
             rows += [
                 Row("Ray's object store", object_store_mib(config, env) * 2**20),
                 Row("collectors", count * (constants.COLLECTOR_BYTES + networks), Basis.estimated),
@@ -176,12 +180,12 @@ class DreamerRecipe:
         return rows
 
     def num_environments(self, config: DreamerTrainConfig) -> int:
-        """Return the number of environments, those of an evaluation included."""
+        """Return the number of environments, including those of an evaluation."""
         training, playing = config.training, config.env.num_envs
         return playing + (min(playing, training.evaluation_episodes) if training.evaluation_interval else 0)
 
     def written(self, config: DreamerTrainConfig, env: EnvSpec) -> Written:
-        """Return what is written to disk until the end."""
+        """Return the disk writes of the whole run."""
         training, steps = config.training, config.training.total_timesteps
         snapshots = config.memory.snapshot_interval if config.device is Device.cuda else 0
         return Written(
@@ -198,11 +202,11 @@ class DreamerRecipe:
             yield (f"training.sequence_length={size}" for size in halves(config.training.sequence_length, 8))
 
     def model_name(self, config: DreamerTrainConfig) -> str:
-        """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has."""
+        """Return the preset of `configs/model` with the model's sizes, or `own size` without one."""
         return preset_of(asdict(config.model)) or "own size"
 
     def banner_lines(self, config: DreamerTrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return how long and how much Dreamer learns."""
+        """Return the lines about length, updates, batches, ranks and data."""
         training = config.training
         frames = training.total_timesteps * env.action_repeat
         windows, steps = training.batch_size, training.sequence_length
@@ -232,7 +236,7 @@ class DreamerRecipe:
         return lines
 
     def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
-        """Return the run, ready to begin or to continue."""
+        """Return the run, ready to start or resume."""
         if not cast(DreamerTrainConfig, opened.config).collect.collectors:
             return WorldModelOrchestrator(opened)
         from .learner import LearnerOrchestrator

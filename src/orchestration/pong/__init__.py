@@ -1,1 +1,1 @@
-"""Instruments for runs of Atari Pong, imported only by a run that uses them."""
+"""Instruments for Atari Pong, imported only by runs that use them."""

@@ -1,8 +1,8 @@
-"""Whether a run of Pong learns as fast as runs that learned did: its last games next to a band of returns.
+"""Compare the last games of a Pong run with the returns of successful runs.
 
-`on_track.json` has the band of those runs, ours and published ones, written from their logs by
-`docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal updates, and only with those
-of as many trained steps in an update: no other axis is common to the curves.
+`on_track.json` contains the band of these runs, our own and published ones, created from their logs by
+`docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal updates with runs of as many
+trained steps per update, because the curves have no other axis in common.
 """
 
 import json
@@ -27,30 +27,30 @@ from ..instruments import Envs, Instrument, Run
 
 _LOG = logging.getLogger(__name__)
 GAMES = 16
-"""Games of one mean, as many as the preset has emulators. Fewer would be the lost ones: they end first."""
+"""Games per mean, equal to the preset's number of emulators. The first games to end are mostly lost ones."""
 
 UPDATES_OF_THE_BAND = 500
 UPDATES_BETWEEN = 2_000
-"""Updates between two comparisons of a run without evaluations."""
+"""Updates between comparisons for a run without evaluations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A return next to what other runs had after as many updates."""
+    """A return, with the reference band at the same number of updates."""
 
     updates: float
     episode_return: float
     low: float
     high: float
     has_risen: bool
-    """Whether the return is above the lowest one by more than the least margin: it has learned something."""
+    """Whether the return exceeds the lowest return by more than the minimum margin."""
 
     runs: int
     published: int
 
     @property
     def is_behind(self) -> bool:
-        """Whether the return is below that of every other run, by more than the margin."""
+        """Whether the return is below all reference runs by more than the margin."""
         return self.episode_return < self.low
 
     def __str__(self) -> str:
@@ -63,31 +63,31 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The band of runs that learned, all with as many trained steps in an update.
+    """The band of successful runs with the same number of trained steps per update.
 
-    Number i of each list is for `UPDATES_OF_THE_BAND` * i updates.
+    Element i of each list is for `UPDATES_OF_THE_BAND` * i updates.
     """
 
     low: list[float]
-    """The lowest return that is not behind. It never falls."""
+    """Lower edge of the band: the running maximum of the worst return minus the margin."""
 
     high: list[float]
-    """The return of the best run."""
+    """Return of the best run."""
 
     runs: list[int]
-    """Runs that came this far."""
+    """Number of runs with at least this many updates."""
 
     published: list[int]
-    """Published runs among them."""
+    """Number of published runs among them."""
 
     risen_above: float
-    """A run whose return is above this one has learned something."""
+    """Runs with a return above this one have learned something."""
 
     train_ratio: float
-    """The highest ratio of these runs."""
+    """Highest train ratio of these runs."""
 
     def standing(self, updates: float, episode_return: float) -> Standing:
-        """Compare with the runs that came this far; after the longest one, with its end."""
+        """Compare with the runs at this number of updates, or with the end of the longest run."""
         at = min(int(updates // UPDATES_OF_THE_BAND), len(self.low) - 1)
         has_risen = episode_return > self.risen_above
         band = self.low[at], self.high[at]
@@ -95,17 +95,17 @@ class Reference:
 
 
 def reference_of(game: str, trained_steps: int) -> Reference | None:
-    """Return the reference for a game and a number of trained steps in an update, or `None` without one."""
+    """Return the reference for a game and its trained steps per update, or `None` without one."""
     references = json.loads(Path(__file__).with_suffix(".json").read_text())
     found = references.get(game, {}).get(str(trained_steps))
     return Reference(**found) if found else None
 
 
 class LastGames:
-    """The mean of a run's last `GAMES` finished games, and the updates made when these were half played.
+    """The mean return of a run's last `GAMES` finished games, and the mean number of updates at their middle.
 
-    By the middle of each game: one of 16 emulators lasts for thousands of updates, and its player is as old.
-    `updates_per_round` are made for each step of all environments.
+    With 16 emulators a game lasts for thousands of updates, so the middle represents its policy best.
+    `updates_per_round` is the number of updates per step of all environments.
     """
 
     def __init__(self, updates_per_round: float) -> None:
@@ -114,12 +114,12 @@ class LastGames:
         """Updates and return of each game."""
 
     def add(self, episode: Episode, updates: int) -> None:
-        """Count a game that ended after so many updates."""
+        """Add a game that ended after this many updates."""
         middle = updates - episode.length * self._updates_per_round / 2
         self.games.append([max(0.0, middle), episode.episode_return])
 
     def mean(self) -> tuple[float, float] | None:
-        """Return updates and return; None before there are `GAMES` games."""
+        """Return the mean updates and return, or `None` for fewer than `GAMES` games."""
         if len(self.games) < GAMES:
             return None
         updates, episode_return = np.mean(self.games, axis=0).tolist()
@@ -127,7 +127,7 @@ class LastGames:
 
 
 class OnTrack(Instrument):
-    """Compares the last games with the reference at every evaluation, or each 2,000 updates without any."""
+    """Compare the last games with the reference at every evaluation, or else every 2,000 updates."""
 
     def __init__(self, run: Run) -> None:
         env, training = run.config.env, run.config.training
@@ -138,27 +138,28 @@ class OnTrack(Instrument):
         self._has_warned = False
 
     def is_due(self, run: Run) -> bool:
-        """Return whether an evaluation is due, or enough updates were made."""
+        """Return whether an evaluation or enough updates have been made since the last comparison."""
         return super().is_due(run) or self._are_updates_made(run.updates)
 
     def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
-        """Count the games that ended."""
+        """Add the finished games."""
         for game in ended:
             self._last.add(game, run.updates)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return updates and return of the last games, float64 (n, 2)."""
+        """Return the updates and return of the last games, (n, 2) float64."""
         return {"last_games": np.array(self._last.games, np.float64).reshape(-1, 2)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the last games."""
         self._are_updates_made = Every(self._are_updates_made.interval, state["updates"])
-        if (games := state.get("last_games")) is not None:  # version 0.2 wrote none
+        # Version 0.2 did not save the games.
+        if (games := state.get("last_games")) is not None:
             check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
             self._last.games.extend(games.tolist())
 
     def _report(self, run: Run) -> None:
-        """Log how the last games stand; warn once in a process if they are behind."""
+        """Log the comparison of the last games, with a warning the first time that they are behind."""
         if self._reference is None or (mean := self._last.mean()) is None:
             return
         standing = self._reference.standing(*mean)
@@ -173,7 +174,7 @@ class OnTrack(Instrument):
 
 
 def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path) -> str:
-    """Return why a run may be behind every run of the reference, as far as its settings show it."""
+    """Return the settings that may explain why a run is behind all reference runs."""
     skip, ratio = config.env.action_repeat, config.training.train_ratio
     model = config.world_model
     is_taught = model.objective is Objective.reconstruction
@@ -181,20 +182,21 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
     name = f"optimizer.{'actor_' if own else ''}learning_rate"
     causes = {
         f"env.action_repeat={skip}: the reference repeats each action 4 times": skip != 4,
-        f"training.train_ratio={ratio:g}: an update brings fewer new games than in the reference, at most "
+        f"training.train_ratio={ratio:g}: fewer new games per update than in the reference, at most "
         f"{reference.train_ratio:g}": ratio > reference.train_ratio,
-        f"world_model.decoder_scale={model.decoder_scale:g}: a ball of two pixels may cost more than it "
-        "saves; the preset has 200": is_taught and not model.harmony and model.decoder_scale < 200,
-        "world_model.losses.decoder=false: nothing asks the model to see the ball": is_taught
+        f"world_model.decoder_scale={model.decoder_scale:g}: encoding a ball of two pixels may cost more "
+        "than it saves (preset: 200)": is_taught and not model.harmony and model.decoder_scale < 200,
+        "world_model.losses.decoder=false: no loss makes the model encode the ball": is_taught
         and not model.losses["decoder"],
-        "world_model.objective=none: nothing asks the model to see the ball": model.objective
+        "world_model.objective=none: no loss makes the model encode the ball": model.objective
         is Objective.none,
-        f"{name}={rate:g}: the policy may lose its entropy before the model sees a ball; the preset has 3e-4 "
-        "for the actor": rate > 3e-4,
+        f"{name}={rate:g}: the policy may lose its entropy before the model encodes the ball (preset: 3e-4 "
+        "for the actor)": rate > 3e-4,
     }
-    found = [text for text, holds in causes.items() if holds]
-    shown = "; ".join(found) if found else "none that the settings show"
+    found = [text for text, applies in causes.items() if applies]
+    shown = "; ".join(found) if found else "not visible in the settings"
     probe = f"reverie-probe run={os.path.relpath(run_dir)}"
     return (
-        f"behind the worst run of the reference. Usual causes: {shown}. Does the model see the ball? {probe}"
+        f"behind the worst run of the reference. Usual causes: {shown}. To check whether the model encodes "
+        f"the ball, run {probe}"
     )

@@ -1,4 +1,4 @@
-"""Probe a world model of Pong: play games with its policy, and ask what it knows of them."""
+"""Probe a Pong world model: measure how well its states encode games played by its policy."""
 
 import logging
 import math
@@ -19,26 +19,28 @@ from ...workflows.world_models.probe import auc, held_out_r2, imagine_along
 from ..instruments import Run
 
 _LOG = logging.getLogger(__name__)
-_PATCH = 2  # pixels of the frame around the ball's centre
-_BETWEEN_PADDLES = (35.0, 125.0)  # columns of the screen
+# Pixels of the frame around the center of the ball.
+_PATCH = 2
+# Columns of the screen.
+_BETWEEN_PADDLES = (35.0, 125.0)
 _DRAWN_CONTRAST = 0.5
 _DECODED_AT_ONCE = _OF_MEDIAN = 200
 BRIEF_GAMES, BRIEF_STEPS, BRIEF_IMAGINED = 4, 500, (0, 5)
-"""Games of a probe in training, their greatest length, and imagined steps."""
+"""Number of games of a probe during training, their maximum steps, and the numbers of imagined steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """The T records of a game before its last, and what the model believed at each.
+    """The first T records of a game with T + 1, and the model's posterior states.
 
-    The last is left out: the emulator stops in the middle of its frames.
+    The last record is excluded, because the emulator stops in the middle of its frames.
     """
 
     frames: NDArray[np.uint8]
     """(T, H, W, 3)."""
 
     memory: NDArray[np.uint8]
-    """(T, 4) where ball and paddles are, in the order of `ADDRESSES`."""
+    """(T, 4) positions of the ball and paddles, in the order of `ADDRESSES`."""
 
     rewards: NDArray[np.float32]
     actions: torch.Tensor
@@ -51,7 +53,7 @@ class PlayedEpisode:
 
 
 def play(workflow: DreamerWorkflow, env: EnvConfig, episodes: int, seed: int) -> list[PlayedEpisode]:
-    """Play whole games one after the other, with sampled actions."""
+    """Play whole games sequentially with sampled actions."""
     played: list[PlayedEpisode] = []
     with closing(make_environment(replace(env, num_envs=1), named_seed(seed, "probe"))) as environment:
         policy = workflow.eval_policy(1, seed, sample=True)
@@ -77,10 +79,10 @@ def play(workflow: DreamerWorkflow, env: EnvConfig, episodes: int, seed: int) ->
 def probe_episodes(
     workflow: DreamerWorkflow, played: list[PlayedEpisode], steps: int, seed: int
 ) -> dict[str, Any]:
-    """Return what is believed `steps` steps after the last frame seen: `r2`, `drawn`, `auc` and counts.
+    """Return `r2`, `drawn`, `auc` and counts for states imagined `steps` steps after the last seen frame.
 
     Raises:
-        ValueError: If a ball is in play in fewer than two of the games.
+        ValueError: If fewer than two games have a ball in play.
     """
     noise = Noise(torch_generator(seed, "probe", workflow.device), workflow.device)
     features, targets, drawn, rewards, predictions = [], [], [], [], []
@@ -117,10 +119,10 @@ def _drawn(
     memory: NDArray[np.uint8],
     steps: int,
 ) -> NDArray[np.float64]:
-    """Return the ball's contrast in each decoded frame as a share of that in the observed one.
+    """Return the ball's contrast in each decoded frame as a fraction of its contrast in the observed frame.
 
-    Contrast is to the median frame, of the observed ones and of the decoded ones each, in a patch around the
-    ball, where no paddle can be: a decoder that always draws the same draws no ball.
+    The contrast is relative to the median of the observed or decoded frames, in a patch around the ball that
+    cannot contain a paddle. A decoder with a constant output therefore has no contrast.
     """
     truth = frames[steps:]
     x, y = (memory[:, i].astype(float) + offset for i, offset in enumerate(BALL_OFFSET))
@@ -142,15 +144,15 @@ def _drawn(
 
 
 def _decoded(decoder: Decoder, states: LatentState, chosen: NDArray[np.intp]) -> NDArray[np.uint8]:
-    """Return the decoder's frames of some states, (n, H, W, 3)."""
+    """Return the decoded frames of the chosen states, (n, H, W, 3)."""
     index = torch.from_numpy(chosen).to(states.deter.device)
     batch = LatentState(states.deter[index].unsqueeze(0), states.stoch[index].unsqueeze(0))
     return decoder.to_raw(decoder(batch))["image"][0].cpu().numpy()
 
 
 def probe(run: Run) -> None:
-    """Log a probe of a run in training, in a few short games that training does not play."""
-    with run.watch("report"), run.reports.doing("asking the model of ball and points"):
+    """Probe the world model on a few short held-out games, and log the result."""
+    with run.watch("report"), run.reports.doing("probing the world model"):
         workflow, env, seed = run.parts.workflow, run.config.env, run.config.seed
         brief = replace(env, max_episode_frames=BRIEF_STEPS * env.action_repeat)
         played = play(workflow, brief, BRIEF_GAMES, seed)
@@ -162,7 +164,8 @@ def probe(run: Run) -> None:
             known = {name: value for name, value in values.items() if value is not None}
             tags |= {f"probe/after_{steps}/{name}": value for name, value in known.items()}
         text = f"R2 of the ball's x {tags.get('probe/after_0/ball_x_r2', math.nan):.3g}"
-        if (drawn := tags.get("probe/after_0/drawn")) is not None:  # there may be no decoder
+        # Models without a decoder have no value.
+        if (drawn := tags.get("probe/after_0/drawn")) is not None:
             text += f", ball drawn in {100 * drawn:.1f} %"
         _LOG.info("step %s: %s", f"{run.step:,}", text)
         run.reports.writer.scalars(run.step, tags)

@@ -1,1 +1,1 @@
-"""A population run: its recipe, its parts, its dry run, its orchestrator."""
+"""Population runs: recipe, components, dry run and orchestrator."""

@@ -1,4 +1,4 @@
-"""Compute what a population holds, and what it sends to Ray's workers, before anything is allocated."""
+"""Compute the memory of a population, and its data for Ray workers, before any allocation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,27 +18,28 @@ from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
 from .engines.rollouts import longest_episode
 
-# Rows that live as long as the run, and those of a training phase.
+# Rows that persist for the whole run, followed by those of a training phase.
 STATE = ("parameters", "target networks", "optimiser state", "best policy")
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
 
 WORKER_BYTES = 300_000_000
-"""One worker with torch and small members, 227 to 261 MB as PSS; updates count with the networks."""
+"""A worker with torch and small members, 227 to 261 MB (PSS). Updates are included in the networks' rows."""
 
-_STORE_MARGIN = 1.1  # for headers of objects, and gaps between them
+# The margin covers object headers and gaps.
+_STORE_MARGIN = 1.1
 
 
 def replay_spec(config: PopulationTrainConfig, env: EnvSpec) -> ReplaySpec:
-    """Return everything that determines the size of the replay.
+    """Return the parameters that determine the size of the replay.
 
-    One stream has the whole episodes of all members; windows are pairs of records inside one episode.
+    A single stream contains the whole episodes of all members. Windows are pairs of records of an episode.
     """
     return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
 def dry_run(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
-    """Return the bytes of the members of a run and of their training phase. Cost: 1 s once."""
+    """Return the bytes of the members of a run and of their training phase. This costs 1 s once."""
     found = _dry_run_of(config, env)
     labels = {name: found.peak[name] for name in STATE}
     if config.population.gradient:
@@ -49,19 +50,19 @@ def dry_run(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
 
 
 def generation_steps(config: PopulationTrainConfig, env: EnvSpec) -> int:
-    """Return the most records of one generation."""
+    """Return the maximum number of records of a generation."""
     return config.population.num_rollouts * (longest_episode(env) + 1)
 
 
 def episode_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
-    """Return the bytes of all episodes of a generation, each as long as it may be."""
+    """Return the bytes of all episodes of a generation at their maximum length."""
     record = sum(each.nbytes for each in env.observation.values()) + 4 * env.action.size + 4
     return generation_steps(config, env) * record
 
 
 def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
-    """Return the rows of a generation's episodes and of a Ray cluster that is started on this machine."""
-    # Thrice: written, returned, and their noise.
+    """Return the rows of a generation's episodes and of a local Ray cluster."""
+    # Three times, because the written episodes, the returned copies and their noise coexist.
     rows = [Row("episodes of a generation", 3 * episode_bytes(config, env))]
     if config.engine is Engine.ray and config.ray.address is None:
         rows += [
@@ -73,10 +74,11 @@ def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
 
 
 def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
-    """Return the most that a generation of engine=ray sends, of all members together.
+    """Return the maximum bytes that a generation of engine=ray sends, summed over members.
 
-    `actors` go to play and stay to learn, and so does the `rest` of the members; `learned`, all of it, comes
-    back. The `table` of transitions goes once to each node. `episodes` are of the greatest length.
+    `actors` are sent for acting and reused for training, where the `rest` of the members follows. `learned`
+    is the complete state of the members in return. The `table` of transitions is sent once to each node.
+    `episodes` have the maximum length.
     """
     found, learns = _dry_run_of(config, env), int(config.population.gradient)
     best = found.peak["best policy"]
@@ -92,10 +94,10 @@ def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
 
 
 def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) -> None:
-    """Check that an object store holds a whole generation, because Ray frees unused objects with a delay.
+    """Check that a whole generation fits an object store, because Ray frees unused objects with a delay.
 
     Raises:
-        UserError: If it does not, naming the size that does.
+        UserError: If it does not fit, with the required size.
     """
     sent, ray = transfer_bytes(config, env), config.ray
     needed = int(_STORE_MARGIN * sum(sent.values()))
@@ -105,14 +107,13 @@ def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) 
         if ray.address is not None:
             where = f"the {store_bytes / 2**20:.0f} MiB of a node of ray.address={ray.address}"
         raise UserError(
-            f"a generation sends {needed / 2**20:.1f} MiB, of which transitions are "
-            f"{sent['table'] / 2**20:.1f} MiB: over {where}. Set ray.object_store_mib={mib}, or lower "
-            "buffer.capacity."
+            f"a generation sends {needed / 2**20:.1f} MiB, including {sent['table'] / 2**20:.1f} MiB of "
+            f"transitions, which exceeds {where}. Set ray.object_store_mib={mib}, or lower buffer.capacity."
         )
 
 
 def updates_on_zeros(config: PopulationTrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
-    """Yield one update of temporary members on one batch of zeros, where members learn in this process."""
+    """Yield an update of temporary members on a batch of zeros if members train in this process."""
     sizes, count = Sizes.of(env, config.td3), config.population.size
     if config.engine is Engine.local and config.population.gradient:
         members = Members(sizes, count, torch.device("cpu"))
@@ -133,13 +134,14 @@ def _zeros(sizes: Sizes, count: int, batch_size: int) -> Microbatch:
 
 
 def _batch_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
-    """Return the bytes of the transitions of one update, and of the noise on their actions."""
+    """Return the bytes of the transitions of an update, and of the noise on their actions."""
     fields = record_fields(replay_spec(config, env))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
     transition = 2 * seen + 2 * fields["action"].nbytes + fields["reward"].nbytes + 1
     training = config.training
     count = config.population.size * training.gradient_accumulation_steps * training.batch_size
-    return count * (transition + 2 * seen)  # observations once more, concatenated
+    # The second term is the concatenated copy of the observations.
+    return count * (transition + 2 * seen)
 
 
 def _dry_run_of(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
@@ -150,7 +152,7 @@ def _dry_run_of(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
 
 @lru_cache(maxsize=64)
 def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> DryRun:
-    """Return the bytes of members and of one update of critics and actors, the larger kind."""
+    """Return the bytes of members and of an update of both critics and actors, the larger kind."""
     counter = LiveBytes()
     with MetaShapes(), counter, torch.device("meta") as meta:
         members = Members(sizes, count, meta)

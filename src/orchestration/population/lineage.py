@@ -1,4 +1,4 @@
-"""The lineage of members: the lines of `lineage.jsonl`, and what they say about members and operators."""
+"""Write, read and analyze `lineage.jsonl`, the ancestry of a population's members."""
 
 import math
 import os
@@ -16,13 +16,13 @@ from ...workflows.population import Origin, rank
 
 @dataclass(frozen=True, slots=True)
 class LineageMember:
-    """One line: a member of a generation."""
+    """A line of the file: a member of a generation."""
 
     step: int
     """Agent steps at the end of the generation."""
 
     fitness: float
-    """Its mean return in that generation; may be NaN or infinite."""
+    """Mean return of the member in the generation, possibly NaN or infinite."""
 
     origin: Origin
 
@@ -35,7 +35,7 @@ Place = tuple[int, int]
 def lineage_lines(
     step: int, generation: int, fitness: Sequence[float], origins: Sequence[Origin]
 ) -> list[dict[str, object]]:
-    """Return a line for each member of a generation, counted from 0, that ended at this agent step."""
+    """Return a line for each member of a generation (counted from 0) that ended at agent step `step`."""
     return [
         {
             "step": step,
@@ -50,10 +50,10 @@ def lineage_lines(
 
 
 def read_lineage(path: Path) -> list[list[LineageMember]]:
-    """Return the members of each generation, both in order, without a last one that a crash left unfinished.
+    """Return the members of each generation in order, without an unfinished last generation after a crash.
 
     Raises:
-        UserError: If the file is missing or empty, or a line does not follow the one before.
+        UserError: If the file is missing or empty, or lines are out of order.
     """
     generations: list[list[LineageMember]] = []
     for number, line in enumerate(read_lines(path) if os.path.lexists(path) else (), start=1):
@@ -65,18 +65,18 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
             raise malformed_line_error(path, number) from error
         if is_cut:
             raise UserError(
-                f"{path} begins with generation {line['generation']}: the lines before it are missing. Put "
-                "the whole file back."
+                f"{path} starts with generation {line['generation']}: earlier lines are missing. Restore the "
+                "whole file."
             )
     if len(generations) > 1 and len(generations[-1]) < len(generations[0]):
         generations.pop()
     if not generations:
-        raise UserError(f"{path} holds no generation. Train a population until its first one has ended.")
+        raise UserError(f"{path} has no generation. Train the population until the end of its first one.")
     return generations
 
 
 def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) -> None:
-    """Add a line's member; raise ValueError, TypeError or KeyError if it is not the one that follows."""
+    """Add a line's member. Raise ValueError, TypeError or KeyError if it is invalid or out of order."""
     generation, member = line["generation"], line["member"]
     size, last = (len(generations[0]), len(generations[-1])) if generations else (0, 0)
     if (generation, member) == (len(generations), 0) and last == size:
@@ -91,12 +91,12 @@ def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) ->
         and operators
         and all(isinstance(name, str) for name in operators)
     ):
-        raise ValueError("not as it is written")
+        raise ValueError("invalid parents or operators")
     generations[-1].append(LineageMember(line["step"], float(line["fitness"]), Origin(parents, operators)))
 
 
 def best_place(generations: Generations) -> Place | None:
-    """Return the fittest member ever, the earliest of equals; None if no fitness is a finite number."""
+    """Return the earliest member with the highest fitness, or `None` without a finite fitness."""
     places = [
         (generation, index)
         for generation, members in enumerate(generations)
@@ -107,7 +107,7 @@ def best_place(generations: Generations) -> Place | None:
 
 
 def ancestry(generations: Generations, place: Place) -> list[Place]:
-    """Return a member and its ancestors by first parents, the newest first."""
+    """Return a member and its ancestors by first parents, newest first."""
     places = [place]
     while parents := generations[place[0]][place[1]].origin.parents:
         place = (place[0] - 1, parents[0])
@@ -116,10 +116,11 @@ def ancestry(generations: Generations, place: Place) -> list[Place]:
 
 
 def outcomes(generations: Generations, num_elites: int) -> dict[str, Counter[str]]:
-    """Return how many members became "elite", "parent" or "discarded", by operators joined with " + ".
+    """Return the number of members per outcome, by operators joined with " + ".
 
-    An elite is among the fittest of its generation, a parent is another member with a child in the next one.
-    Generation 0, which no operator made, is not counted, nor is the last, before its selection.
+    An "elite" is among the fittest of its generation. A "parent" is another member with a child in the next
+    generation. All others are "discarded". Generation 0 was not created by operators and is excluded, and so
+    is the last generation, which has not been selected.
     """
     found: dict[str, Counter[str]] = {}
     for members, following in pairwise(generations[1:]):

@@ -1,4 +1,4 @@
-"""The loop of a population run: play, store, learn, evolve, report and save, generation by generation."""
+"""The training loop of a population. Each generation acts, trains, evolves, reports and saves."""
 
 import logging
 import math
@@ -31,18 +31,21 @@ _COUNTS = ("generation", "updates")
 
 
 class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts]):
-    """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
+    """Run a population until `training.generations`, `training.total_timesteps` or a request to stop.
 
-    A checkpoint always holds the state between two generations. All random numbers follow from the seed and
-    the generation's number, so no generator has to be saved.
+    A checkpoint always contains the state between two generations. All random numbers depend only on the seed
+    and the generation, so random generators are not saved.
     """
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("play", "learn", "evolve"))
         config, checkpoint, run_dir = self.config, opened.checkpoint, opened.run_dir
-        self.generation = 0  # how many are complete
-        self.is_between = True  # and none is under way
-        self.seconds: list[float] = []  # of each generation of this process that learned as it should
+        # Number of complete generations.
+        self.generation = 0
+        # True unless a generation is in progress.
+        self.is_between = True
+        # Durations of this process's generations with full training.
+        self.seconds: list[float] = []
         if checkpoint is not None:
             state = checkpoint.state()
             with reading(checkpoint.state_path):
@@ -50,18 +53,18 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
                 self.generation, self.updates = (state[name] for name in _COUNTS)
         self.start_updates = self.updates
         self.lineage = JsonLines(run_dir / LINEAGE_FILE, self.step)
-        # Expect only events that happen in the first generation, however short its episodes are.
+        # Expect only events that always happen in the first generation, even with short episodes.
         interval = config.training.checkpoint_interval
         is_first = 0 < interval <= config.population.num_rollouts
         due = {"first training phase": config.population.gradient, "first checkpoint": is_first}
-        self.guard = RunGuard(config.memory, [name for name, holds in due.items() if holds])
+        self.guard = RunGuard(config.memory, [name for name, is_due in due.items() if is_due])
 
     def close(self) -> None:
-        """Close the file of the lineage."""
+        """Close the lineage file."""
         self.lineage.close()
 
     def run(self) -> StopReason:
-        """Train; return why it ended. A checkpoint is written."""
+        """Train, save a checkpoint, and return the reason for stopping."""
         training = self.config.training
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
@@ -73,7 +76,8 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
                     self.parts.workflow, self.generation, lambda: self.signals.stop
                 )
             if result is None:
-                continue  # nothing has changed: the state is still that before this generation
+                # The generation was interrupted before it changed the state.
+                continue
             self._complete(result, began)
             if memory_due(self.step) | self._is_over():
                 self.report_memory()
@@ -88,7 +92,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         return reason
 
     def _report(self) -> None:
-        """Write the page of the run; a lineage that was edited costs the page, not the run."""
+        """Write the page of the run. If the lineage is invalid, log an error instead."""
         try:
             path = save_population_report(self.run_dir, self.config.population.num_elites)
         except UserError as error:
@@ -97,14 +101,15 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
             _LOG.info("report: %s", os.path.relpath(path))
 
     def save_if_possible(self) -> None:
-        """Save unless a generation is under way; the previous checkpoint is intact then."""
+        """Save a checkpoint, unless a generation is in progress or this step is already saved."""
         if not self.is_between:
             _LOG.error("generation %s was discarded; the previous checkpoint is intact", self.generation + 1)
-        elif self.saved_step != self.step:  # else the same checkpoint again, without the mark of the best
+        # Saving the same step again would lose its mark as the best.
+        elif self.saved_step != self.step:
             super().save_if_possible()
 
     def _stop_reason(self) -> StopReason | None:
-        """Return why to stop now, None to continue."""
+        """Return a reason to stop, or `None` to continue."""
         if self._is_over():
             return StopReason.finished
         if self.guard.must_stop:
@@ -116,7 +121,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         return self.generation >= training.generations or self.step >= training.total_timesteps
 
     def _complete(self, result: RolloutResult, began: float) -> None:
-        """Store the episodes, let the members learn and evolve, and log the generation."""
+        """Store the episodes, train and evolve the members, and log the generation."""
         require_run_folder(self.run_dir)
         self.is_between = False
         workflow = self.parts.workflow
@@ -140,7 +145,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn once the replay is ready; return the members before, if any learned."""
+        """Train all members if the replay is ready. Return their earlier state if they were trained."""
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
             return None, {}
@@ -156,20 +161,21 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         losses = self.parts.environment.learn(workflow, self.parts.replay, phase)
         self.updates += phase.steps
         for member in workflow.members.revert_nonfinite(before):
-            text = "generation %s: member %s became non-finite; its state before learning is restored"
+            text = "generation %s: member %s became non-finite; restored its state before training"
             _LOG.warning(text, self.generation, member)
         return before, losses
 
     @property
     def is_ready(self) -> bool:
-        """Whether the replay holds enough to learn from."""
+        """Whether the replay has enough records for training."""
         return self.parts.replay.total_steps >= self.config.training.learning_starts
 
     def _log_generation(self, result: RolloutResult, losses: Losses, spread: float, seconds: float) -> None:
-        """Log the generation that has just ended."""
+        """Log the last generation."""
         starts = self.config.training.learning_starts
         until = starts if self.config.population.gradient and not losses else None
-        if until is None:  # Generations without learning are far shorter.
+        # Generations without training are far shorter and would distort the mean.
+        if until is None:
             self.seconds.append(seconds)
         # NaN counts as the least fit, as in evolution.
         fitness = np.nan_to_num(result.fitness, nan=-np.inf)[rank(result.fitness)]
@@ -193,7 +199,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         self.reports.generation(self.step, num_updates, metrics, self._summary(metrics), until)
 
     def _summary(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return the terminal's block of the generation with these metrics: fitness, replay, time, memory."""
+        """Return a generation's lines for the terminal: fitness, replay, time and memory."""
         training, best, ever = self.config.training, self.parts.workflow.best, "none"
         if best is not None:
             ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
@@ -219,7 +225,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return the state that `__init__` loads."""
+        """Return the state for `__init__`."""
         self.lineage.flush()
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {SETTINGS_KEY: checkpoint_settings(self.config), **counts}

@@ -1,4 +1,4 @@
-"""The recipe of a population run: its checks, its plan, its parts and its orchestrator."""
+"""The recipe of a population run: checks, plan, components and orchestrator."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -27,14 +27,15 @@ PopulationParts = Parts[PopulationEngine, ERLWorkflow]
 
 
 def build_engine(config: PopulationTrainConfig) -> PopulationEngine:
-    """Return the engine that plays and trains a population, in this process or in others."""
-    env = EnvConfig(**asdict(config.env))  # PopulationEnv would load all settings, 30 MB in each worker
+    """Return the local or Ray engine that runs and trains a population."""
+    # Unpickling a PopulationEnv would load all settings, 30 MB in each worker.
+    env = EnvConfig(**asdict(config.env))
     settings = EngineSettings(env, config.population, config.td3, config.seed)
     return RayEngine(config, settings) if config.engine is Engine.ray else LocalEngine(settings)
 
 
 class PopulationRecipe:
-    """Evolved learners that share a replay."""
+    """Recipe of a run with evolved learners and a shared replay."""
 
     has_model_presets = False
     samples_actions = False
@@ -49,17 +50,17 @@ class PopulationRecipe:
         self.ranks = ranks
 
     def check(self, config: PopulationTrainConfig, env: EnvSpec) -> None:
-        """Refuse ranks, images, and a replay that episodes cannot fill to the point where learning starts."""
+        """Raise a `UserError` for ranks, images, or a replay that is too small for training to start."""
         if (size := self.ranks.size) > 1:
-            repair = "Start it without torchrun; engine=ray shares its members among processes."
-            raise UserError(f"workflow=population is one process, not {count_text(size, 'rank')}. {repair}")
+            repair = "Start it without torchrun. To use several processes, set engine=ray."
+            raise UserError(f"workflow=population has one process, not {count_text(size, 'rank')}. {repair}")
         require_vectors(env)
         capacity, needed = config.buffer.capacity, self.least_capacity(config, env)
         if capacity < needed:
             episode, starts = longest_episode(env) + 1, config.training.learning_starts
             learning = f" and training.learning_starts={starts}" if config.population.gradient else ""
             raise UserError(
-                f"buffer.capacity={capacity} has no room for an episode of {count_text(episode, 'record')}"
+                f"buffer.capacity={capacity} is too small for an episode of {count_text(episode, 'record')}"
                 f"{learning}. "
                 f"Set buffer.capacity={needed} or more."
             )
@@ -67,27 +68,27 @@ class PopulationRecipe:
             require_room(config, env, config.ray.object_store_mib * 2**20)
 
     def part(self, config: PopulationTrainConfig) -> PopulationTrainConfig:
-        """Return all of it."""
+        """Return the whole configuration, because there is only one rank."""
         return config
 
     def least_capacity(self, config: PopulationTrainConfig, env: EnvSpec) -> int:
-        """Return the records of an episode, and of what is collected before learning starts."""
+        """Return the records of an episode plus those collected before training starts."""
         starts = config.training.learning_starts if config.population.gradient else 0
         return longest_episode(env) + 1 + starts
 
     def num_environments(self, config: PopulationTrainConfig) -> int:
-        """Return the number of environments, which play one episode each at the same time."""
+        """Return the number of concurrent environments, one for each episode of a generation."""
         return config.population.num_rollouts
 
     def written(self, config: PopulationTrainConfig, env: EnvSpec) -> Written:
-        """Return the amounts that are written to disk until the end."""
+        """Return the disk writes of the whole run."""
         steps, lines = generation_steps(config, env), config.training.generations
         every = config.memory.snapshot_interval if config.device is Device.cuda else 0
         snapshots = min(lines, lines * steps // every) if every else 0
         return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=snapshots)
 
     def smaller(self, config: PopulationTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
-        """Yield narrower networks, then fewer episodes."""
+        """Yield smaller networks, then fewer episodes."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"td3.hidden_units={size}" for size in halves(config.td3.hidden_units, 16))
         if HOST in over:
@@ -98,7 +99,7 @@ class PopulationRecipe:
         return f"{count_text(config.population.size, 'member')} of TD3"
 
     def banner_lines(self, config: PopulationTrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return the lines about length, episodes, learning and evolution."""
+        """Return the lines about length, episodes, training and evolution."""
         training, population = config.training, config.population
         explores = f", {population.num_explorers * population.exploration_episodes:,} more with noise"
         lines = {
@@ -122,23 +123,25 @@ class PopulationRecipe:
         return lines
 
     def build(self, config: PopulationTrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        """Seed the global generators and return the components of a run with initial parameters."""
         snapshots = begin_run(config, run_dir)
         with ExitStack() as undo:
             engine = build_engine(config)
-            undo.callback(engine.close)  # a prefill may be refused, and its processes would stay
+            # If the prefill is refused, the engine's processes must not remain.
+            undo.callback(engine.close)
             replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
             parts = Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)
             undo.pop_all()
         return parts
 
     def build_agent(self, config: PopulationTrainConfig, env: EnvSpec) -> ERLWorkflow:
-        """Return the population, its parameters initialised."""
+        """Return the population with initial parameters."""
         device = torch.device(config.device.value)
         return ERLWorkflow(env, config.population, config.td3, device, config.seed)
 
     def orchestrator(self, opened: OpenedRun) -> Orchestrator:
-        """Return the run, ready to begin or to continue."""
-        from .orchestrator import PopulationOrchestrator  # matplotlib: 0.3 s and 25 MB that Dreamer saves
+        """Return the run, ready to start or resume."""
+        # This import loads matplotlib (0.3 s, 25 MB), which Dreamer does not need.
+        from .orchestrator import PopulationOrchestrator
 
         return PopulationOrchestrator(opened)

@@ -1,4 +1,4 @@
-"""The report of a population's run: its fitness and its lineage, on one page that opens offline."""
+"""The self-contained HTML report of a population run, with its fitness and lineage."""
 
 import math
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ from ...utils.html_page import cards, document, image, png, table, tidy
 from .lineage import Generations, Place, ancestry, best_place, outcomes, read_lineage
 
 REPORT_FILE = "report.html"
-_ANCESTRY = ("generations", "member", "came about by", "parents", "best fitness")
-_OUTCOMES = ("came about by", "members", "became elite", "parent, not elite", "discarded")
-_NOTES = """<p class='soft'>Became elite: among the fittest {:,} of its generation. Injection copies the
-gradient learner over the worst member. The first generation and the last are not counted: no operator made
-the one, and no parents were chosen from the other yet. So there are outcomes from generation 3 on.</p>"""
+_ANCESTRY = ("generations", "member", "created by", "parents", "best fitness")
+_OUTCOMES = ("created by", "members", "became elite", "parent, not elite", "discarded")
+_NOTES = """<p class='soft'>Became elite: among the fittest {:,} of its generation. Injection replaces the
+worst member by a copy of the gradient learner. Operators did not create the first generation, and the last
+one has not been selected yet. Both are excluded, so outcomes start with generation 3.</p>"""
 
 
 def save_population_report(run_dir: Path, num_elites: int) -> Path:
-    """Write `report.html` from `lineage.jsonl`, replacing an earlier one; return its path. Cost: about 1 s.
+    """Write `report.html` from `lineage.jsonl` and return its path. This costs about 1 s.
 
     Raises:
-        UserError: If `lineage.jsonl` is missing or has other content; nothing is written then.
+        UserError: If `lineage.jsonl` is missing or invalid. An earlier report remains in this case.
     """
     path = run_dir / REPORT_FILE
     text = _page(read_lineage(run_dir / LINEAGE_FILE), num_elites, run_dir.name)
@@ -36,7 +36,7 @@ def save_population_report(run_dir: Path, num_elites: int) -> Path:
 
 
 def _page(generations: Generations, num_elites: int, name: str) -> str:
-    """Return the page of a run of that name."""
+    """Return the page of the run `name`."""
     last, ever = generations[-1], "none"
     if best := best_place(generations):
         fitness = generations[best[0]][best[1]].fitness
@@ -55,7 +55,7 @@ def _page(generations: Generations, num_elites: int, name: str) -> str:
         cards(facts),
         "<h2>Fitness</h2>",
         image(_draw_fitness(generations, num_elites), "fitness over agent steps"),
-        f"<p>{undrawn:,} not drawn and in no mean: their fitness is NaN or infinite.</p>" if undrawn else "",
+        f"<p>{undrawn:,} not drawn or averaged: their fitness is NaN or infinite.</p>" if undrawn else "",
         "<h2>Ancestry of the best member, by first parents</h2>",
         table(_ANCESTRY, _ancestors(generations, best) if best else ()),
         "<h2>Outcome by operator</h2>",
@@ -67,7 +67,7 @@ def _page(generations: Generations, num_elites: int, name: str) -> str:
 
 
 def _ancestors(generations: Generations, best: Place) -> Iterator[list[str]]:
-    """Yield a row for the best member and each ancestor; successive ones of one index and origin share it."""
+    """Yield rows for the best member and its ancestors. Successive equal indices and origins share a row."""
     line = [(place, generations[place[0]][place[1]]) for place in ancestry(generations, best)]
     for (index, origin), members in groupby(line, lambda each: (each[0][1], each[1].origin)):
         places, alike = zip(*members, strict=True)
@@ -79,7 +79,7 @@ def _ancestors(generations: Generations, best: Place) -> Iterator[list[str]]:
 
 
 def _outcomes(generations: Generations, num_elites: int) -> Iterator[list[str]]:
-    """Yield a row for each way to come about: how many members became elites, parents, or were discarded."""
+    """Yield a row per combination of operators with the counts of elites, parents and discarded members."""
     found = outcomes(generations, num_elites)
     for operators, counts in sorted(found.items(), key=lambda item: -item[1].total()):
         total = counts.total()
@@ -90,7 +90,7 @@ def _outcomes(generations: Generations, num_elites: int) -> Iterator[list[str]]:
 
 
 def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
-    """Return a PNG file: fitness of members, best, mean and elite mean of generations, over agent steps."""
+    """Return a PNG plot of members' fitness and of each generation's best, mean and elite mean."""
     figure = Figure((10.6, 4.2), dpi=110, layout="constrained")
     axis = figure.add_subplot()
     tidy(axis)
@@ -99,16 +99,16 @@ def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
     best, fittest = fitness.max(axis=1), -np.ma.sort(-fitness, axis=1)
     every = np.broadcast_to(steps[:, None], fitness.shape)
     axis.scatter(every, fitness, s=9, color="#667085", alpha=0.3, linewidth=0, label="member")
-    # The colours of Okabe & Ito, which the colour-blind can tell apart.
-    for label, values, colour, style in (
+    # Okabe & Ito's colors are distinguishable for color-blind readers.
+    for label, values, color, style in (
         ("best ever", np.maximum.accumulate(best.filled(-np.inf)), "#1f2430", "--"),
         ("best", best, "#0072b2", "-"),
         (f"elite mean (fittest {num_elites})", fittest[:, :num_elites].mean(axis=1), "#d55e00", "-"),
         ("mean", fitness.mean(axis=1), "#009e73", "-"),
     ):
-        axis.plot(steps, values, style, marker=".", markersize=3, color=colour, label=label, linewidth=1.8)
+        axis.plot(steps, values, style, marker=".", markersize=3, color=color, label=label, linewidth=1.8)
     axis.margins(x=0.01)
-    axis.set_xlabel("agent steps at the end of the generation, of all members together")
+    axis.set_xlabel("agent steps of all members at the end of the generation")
     axis.set_ylabel("fitness: mean episode return")
     axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))

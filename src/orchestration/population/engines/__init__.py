@@ -1,1 +1,1 @@
-"""Where a population plays and learns."""
+"""Engines that run and train a population."""

@@ -1,4 +1,4 @@
-"""Play and train a population in the workers of a Ray cluster, a group of members in each."""
+"""Run and train a population in Ray workers, with a group of members in each."""
 
 import itertools
 import logging
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class _Group:
-    """Consecutive members and their present worker."""
+    """Consecutive members and their current worker."""
 
     index: int
     start: int
@@ -39,27 +39,28 @@ class _Group:
 
 
 class RayEngine:
-    """Distributes the members to workers; replay and evolution stay in this process.
+    """Distribute members to workers. Replay and evolution remain in this process.
 
-    Results equal those of `LocalEngine` on a CPU, bit for bit. `transfer_bytes` says what a generation sends;
-    the object store is empty when the next one begins.
+    Results equal `LocalEngine` on a CPU bit for bit. `transfer_bytes` computes the data of a generation. The
+    object store is empty at the start of the next one.
 
     Raises:
-        UserError: If the cluster is not there or too small.
+        UserError: If the cluster is missing or too small.
     """
 
     def __init__(self, config: PopulationTrainConfig, settings: EngineSettings) -> None:
         self.spec = spec_of(config.env)
         self.planned_bytes = episode_bytes(config, self.spec)
         self._settings, self._deaths = settings, 0
-        self._actors: list[Any] = []  # references to those of each group, sent once in a generation
+        # References to the actor networks of each group, sent once per generation.
+        self._actors: list[Any] = []
         workers = config.ray.workers
         self._cluster = Cluster(config.ray.address, workers, config.ray.object_store_mib)
         self._ray = self._cluster.ray
         try:
             if (cpus := sum(self._cluster.cpus)) < workers:
                 raise UserError(
-                    f"ray.workers={workers} need a CPU each, and the cluster of ray.address="
+                    f"ray.workers={workers} need a CPU each, but the cluster of ray.address="
                     f"{config.ray.address} has {cpus}. Set ray.workers={max(1, cpus)}."
                 )
             require_room(config, self.spec, self._cluster.object_store_bytes)
@@ -76,14 +77,15 @@ class RayEngine:
     def evaluate(
         self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
     ) -> RolloutResult | None:
-        """Play every member's episodes; return None once `should_stop` is true.
+        """Run every member's episodes, or return `None` if `should_stop` returns True.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
-            EngineFailed: If workers did, or their cluster is gone.
+            EngineFailed: If workers failed that often, or the cluster is lost.
         """
         self._cluster.require_alive()
-        self._actors = []  # frees the previous ones first
+        # This frees the previous actors first.
+        self._actors = []
         rows = (rows_to_send(workflow.members, group.start, group.stop)[0] for group in self._groups)
         self._actors = [self._ray.put(actor) for actor in rows]
 
@@ -100,7 +102,7 @@ class RayEngine:
         )
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
-        """Let every member learn, in place; actors and errors are those of `evaluate`."""
+        """Train all members in place with the actors of `evaluate`. Errors match `evaluate`."""
         self._cluster.require_alive()
         members, put = workflow.members, self._ray.put
         rest = [put(rows_to_send(members, group.start, group.stop)[1]) for group in self._groups]
@@ -120,7 +122,7 @@ class RayEngine:
         return losses
 
     def close(self) -> None:
-        """Leave the cluster, and stop it if it was started here."""
+        """Leave the cluster, and stop a local one."""
         self._actors = []
         self._cluster.close()
 
@@ -128,9 +130,9 @@ class RayEngine:
         return self._remote.remote(self._settings, start, stop - start)
 
     def _each(self, begin: Callable[[_Group], Any], should_stop: Callable[[], bool]) -> list[Any] | None:
-        """Return the answers of all groups' workers, in order; None once `should_stop` is true.
+        """Return the results of all groups in order, or `None` if `should_stop` returns True.
 
-        A worker that dies is replaced, and its work starts again.
+        A worker that dies is replaced, and its task is repeated.
         """
         answers: dict[int, Any] = {}
         pending = {begin(group): group for group in self._groups}
@@ -150,11 +152,11 @@ class RayEngine:
         return [answers[group.index] for group in self._groups]
 
     def _replace(self, group: _Group, death: WorkerDied) -> None:
-        """Replace a worker that died.
+        """Replace a dead worker.
 
         Raises:
-            EngineFailed: If that happened too often.
-            ClusterLost: If more than the worker is gone.
+            EngineFailed: If workers died too often.
+            ClusterLost: If the cluster is lost.
         """
         self._cluster.require_alive()
         limit = self._settings.env.max_restarts
@@ -162,6 +164,7 @@ class RayEngine:
             raise EngineFailed(f"Ray's {group} died: {death} env.max_restarts={limit} is used up.")
         self._deaths += 1
         restart = f"restart {self._deaths} of env.max_restarts={limit}"
-        _LOG.warning("Ray's %s died: %s A new one does its work again, %s.", group, death, restart)
-        self._ray.kill(group.worker)  # it may be alive but unreachable
+        _LOG.warning("Ray's %s died: %s A new one repeats its task, %s.", group, death, restart)
+        # The worker may be alive but unreachable.
+        self._ray.kill(group.worker)
         group.worker = self._worker(group.start, group.stop)

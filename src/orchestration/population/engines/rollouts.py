@@ -1,6 +1,6 @@
-"""Play whole episodes of many members at once, each from an explicit seed; and train the members.
+"""Run whole episodes of many members in parallel, each with an explicit seed, and train the members.
 
-A worker of a Ray cluster imports this file and nothing of Ray's.
+Ray workers import this module, and it does not import Ray.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,17 +30,18 @@ from ....workflows.population import (
     flat_observation,
 )
 
-EPISODE_SEEDS = 2**31  # every emulator accepts what is smaller
+# Every emulator accepts seeds below this number.
+EPISODE_SEEDS = 2**31
 Losses = dict[str, list[float]]
-"""Losses of each member, by name; means over the training phase."""
+"""Losses of each member by name, averaged over the training phase."""
 
 Arrays = dict[str, Any]
-"""Tensors of some members as arrays, nested as in `Members.state_dict`; Ray sends arrays without copying."""
+"""Arrays of some members, nested like `Members.state_dict`. Ray sends arrays without copying them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Settings of playing and learning, wherever it is done; `env.num_envs` is ignored."""
+    """Settings of any engine. `env.num_envs` is ignored."""
 
     env: EnvConfig
     population: PopulationConfig
@@ -53,22 +54,23 @@ class RolloutResult:
     """The episodes of some members in one generation."""
 
     episodes: list[EpisodeRecords]
-    """Episodes of one member after the other; those that make its fitness come first."""
+    """Episodes in the order of members. Each member's episodes without noise, which determine its fitness,
+    come first."""
 
     fitness: list[float]
-    """Mean return of each member's episodes without noise, raw units, undiscounted."""
+    """Mean undiscounted return of each member's episodes without noise, in raw units."""
 
     lengths: list[int]
     """Agent steps of each episode."""
 
 
 class Rollouts:
-    """Plays the members `first` to `first + count` of a population, each episode in its own environment.
+    """Run the members `first` to `first + count` of a population, each episode in its own environment.
 
-    The episodes of a member depend on nothing but the seed, the generation and its own number.
+    A member's episodes depend only on the seed, the generation and the member's index.
 
     Raises:
-        UserError: If the length of an episode has no limit.
+        UserError: If episodes have no length limit.
     """
 
     def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
@@ -77,7 +79,7 @@ class Rollouts:
         num_explorers = min(max(0, population.num_explorers - first), count)
         episodes = np.full(count, population.episodes)
         episodes[:num_explorers] += population.exploration_episodes
-        # Of each environment: the member's row among those played here, and the number of its episode.
+        # For each environment: the member's row in this group, and the index of the episode.
         self._rows = np.repeat(np.arange(count), episodes)
         self._episodes = np.concatenate([np.arange(number) for number in episodes])
         self._is_exploring = self._episodes >= population.episodes
@@ -90,19 +92,19 @@ class Rollouts:
         }
         self._action = np.zeros((*shape, self.spec.action.size), np.float32)
         self._reward = np.zeros(shape, np.float32)
-        # As wide in every group as in the whole population: other kernels would round otherwise.
+        # All groups use the width of the whole population, because other kernels could round differently.
         explores = population.exploration_episodes if population.num_explorers else 0
         self._shape = (count, population.episodes + explores)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the episodes of one generation, allocated once."""
+        """Bytes of a generation's episodes, allocated once."""
         return sum(each.nbytes for each in (*self._observation.values(), self._action, self._reward))
 
     def play(
         self, members: Members, generation: int, should_stop: Callable[[], bool]
     ) -> RolloutResult | None:
-        """Play every member's episodes; return None once `should_stop`, asked before every step, is true.
+        """Run every member's episodes, or return `None` if `should_stop` returns True before a step.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
@@ -125,14 +127,14 @@ class Rollouts:
                 self._observation[key][slots, time[slots]] = values[slots]
             self._reward[slots, time[slots]] = step.reward[slots]
             terminal[slots], done[slots] = step.is_terminal[slots], step.is_last[slots]
-            # What failed plays its episode again from the same seed, in its new environment.
+            # Failed environments repeat their episode with the same seed.
             seeds = {slot: self._episode_seed(slot, generation) for slot in failures}
             action = self._act(members, step.observation, noise, time)
             self._action[slots, time[slots]] = action[slots]
         return self._result(time, terminal)
 
     def close(self) -> None:
-        """Release environments and their processes; may be called twice."""
+        """Release environments and their processes. Repeated calls have no effect."""
         self._backend.close()
 
     def _act(
@@ -148,7 +150,7 @@ class Rollouts:
         return (chosen[self._rows, self._episodes] + noise[np.arange(len(at)), at]).clip(-1, 1)
 
     def _exploration(self, generation: int) -> NDArray[np.float32]:
-        """Return the noise of every step of every environment; zeros for episodes without noise."""
+        """Return the noise of every step of every environment, zeros for episodes without noise."""
         noise = np.zeros_like(self._action)
         for slot in np.flatnonzero(self._is_exploring):
             member = self._first + self._rows[slot]
@@ -158,13 +160,13 @@ class Rollouts:
         return noise
 
     def _episode_seed(self, slot: int, generation: int) -> int:
-        """Return the seed of an episode: without noise that of all members, so that luck does not decide."""
+        """Return the seed of an episode. Members share seeds without noise, so that fitness is comparable."""
         member = self._first + int(self._rows[slot]) if self._is_exploring[slot] else -1
         episode = int(self._episodes[slot])
         return named_seed(self._seed, "generation", generation, episode, member + 1) % EPISODE_SEEDS
 
     def _result(self, time: NDArray[np.int64], terminal: NDArray[np.bool_]) -> RolloutResult:
-        """Return copies of the episodes, and the fitness."""
+        """Return the fitness and copies of the episodes."""
         episodes = [
             EpisodeRecords(
                 observation={key: each[slot, : end + 1].copy() for key, each in self._observation.items()},
@@ -180,7 +182,7 @@ class Rollouts:
 
 
 class LocalEngine:
-    """Plays all members at the same time and trains them together, in this process."""
+    """Run all members in parallel and train them together in this process."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._rollouts = Rollouts(settings, 0, settings.population.size)
@@ -194,19 +196,19 @@ class LocalEngine:
         return self._rollouts.play(workflow.members, generation, should_stop)
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
-        """Let every member learn, in place."""
+        """Train all members in place."""
         losses = workflow.td3.learn(workflow.members, replay, phase)
         return {name: each.tolist() for name, each in losses.items()}
 
     def close(self) -> None:
-        """Release environments and their processes; may be called twice."""
+        """Release environments and their processes. Repeated calls have no effect."""
         self._rollouts.close()
 
 
 class GroupWorker:
-    """Plays and trains the members `first` to `first + count`.
+    """Run and train the members `first` to `first + count`.
 
-    Keeps no state between two calls: a new worker can replace this one at any moment.
+    Workers have no state between calls, so a new worker can replace this one at any time.
     """
 
     def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
@@ -219,7 +221,7 @@ class GroupWorker:
         self._td3 = TD3(settings.td3)
 
     def play(self, actor: Arrays, generation: int) -> RolloutResult:
-        """Play every member's episodes; `actor` is the first result of `rows_to_send`."""
+        """Run every member's episodes. `actor` is the first result of `rows_to_send`."""
         _copy(actor, self._members.networks["actor"])
         result = self._rollouts.play(self._members, generation, lambda: False)
         assert result is not None
@@ -228,7 +230,7 @@ class GroupWorker:
     def learn(
         self, actor: Arrays, rest: Arrays, table: TransitionTable, phase: TrainPhase
     ) -> tuple[Arrays, Losses]:
-        """Let every member learn; return their state as `Members.rows` does, and the losses."""
+        """Train all members and return their state in the format of `Members.rows`, and the losses."""
         members = self._members
         _copy({"actor": actor, **rest["networks"]}, members.networks)
         _copy(rest["moments"], members.moments)
@@ -241,16 +243,16 @@ class GroupWorker:
 
 
 class PaddedMember(Members):
-    """One member twice: torch's kernel for a stack of one row rounds otherwise than that for two or more."""
+    """A duplicated member, because torch's kernel for a single row rounds differently than for several."""
 
     def act(self, actor: Stacked, observation: Tensor) -> Tensor:
-        """See `Members.act`; observations of one row are those of the member."""
+        """See `Members.act`. Observations of a single row belong to the member."""
         rows = len(observation)
         return super().act(actor, observation.repeat(self.count // rows, 1, 1))[:rows]
 
 
 def rows_to_send(members: Members, start: int, stop: int) -> tuple[Arrays, Arrays]:
-    """Return the actors of some members, for playing, and the rest, for learning; views where possible."""
+    """Return the actors of some members (for acting) and the rest (for training), as views if possible."""
     state = _as_arrays(members.state_dict(), start, stop)
     return state["networks"].pop("actor"), state
 
@@ -260,20 +262,20 @@ def _as_arrays(state: dict[str, Any], start: int, stop: int) -> Arrays:
 
 
 def _copy(arrays: Arrays, tensors: Mapping[str, Any]) -> None:
-    """Copy a nest of arrays, which may be read-only; one row of an array fills both of a padded member."""
+    """Copy nested, possibly read-only arrays. A single row fills both rows of a padded member."""
     for array, tensor in zip(tree_leaves(arrays), tree_leaves(tensors), strict=True):
         tensor.copy_(torch.tensor(array))
 
 
 def longest_episode(spec: EnvSpec) -> int:
-    """Return the most steps of an episode.
+    """Return the maximum steps of an episode.
 
     Raises:
-        UserError: If they have no limit.
+        UserError: If episodes have no limit.
     """
     if spec.longest_episode is None:
         raise UserError(
-            f"{spec.name} has no time limit, and a generation ends when every episode has ended. "
+            f"{spec.name} has no time limit, but a generation ends only when all episodes have ended. "
             "Set env.time_limit=1000."
         )
     return spec.longest_episode
