@@ -104,6 +104,6 @@ def test_a_metrics_file_of_anything_but_lines_of_metrics_is_refused_and_kept(
     with pytest.raises(SystemExit) as refused:
         resume(run_dir)
     assert refused.value.code == 2
-    told = f"of {path} is none that Reverie wrote. Delete that line and try again."
+    told = f"of {path} was not written by Reverie. Delete it and try again."
     assert told in capsys.readouterr().err
     assert path.read_bytes() == before

@@ -297,7 +297,7 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
         (["empty"], "empty holds no run: there is no metrics.jsonl in it."),
         (["bare"], "bare is not a run: it has no config.yaml."),
         (["silent"], "silent/metrics.jsonl has no whole line yet."),
-        (["wrong"], "Line 1 of wrong/metrics.jsonl is none that Reverie wrote."),
+        (["wrong"], "Line 1 of wrong/metrics.jsonl was not written by Reverie."),
         (
             ["runs", "metric=episode/retrn"],
             "metric=episode/retrn is no tag of these runs. Did you mean `episode/return`? metric=list",

@@ -184,7 +184,7 @@ def test_a_process_can_make_several_runs_without_output(tmp_path: Path) -> None:
 
 def test_online_without_a_login_is_refused_and_leaves_no_process(tmp_path: Path) -> None:
     environment, processes = dict(os.environ), children()
-    with pytest.raises(UserError, match=r"logger\.wandb=online .* no login was found\. Run `wandb login`"):
+    with pytest.raises(UserError, match=r"logger\.wandb=online .* not logged in\. Run `wandb login`"):
         MetricsWriter(tmp_path / "run", wandb=WandbMode.online)
     assert children() == processes
     assert dict(os.environ) == environment
@@ -198,7 +198,7 @@ def test_a_missing_package_is_refused_before_the_run_begins(monkeypatch: pytest.
     with pytest.raises(UserError) as refused:
         LoggerConfig(wandb=WandbMode.offline)
     assert str(refused.value) == (
-        "logger.wandb=offline needs the package wandb, which is not installed here. "
+        "logger.wandb=offline needs the package wandb, which is not installed. "
         "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off."
     )
 

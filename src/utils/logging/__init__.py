@@ -1,4 +1,4 @@
-"""What a run writes about itself: metrics, images and log lines."""
+"""Write the metrics, images and log lines of a run."""
 
 from ..public_names import public_names
 

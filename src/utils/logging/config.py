@@ -1,4 +1,4 @@
-"""Choices of what a run shows and writes."""
+"""Settings of progress display and loggers."""
 
 import importlib.util
 from enum import Enum
@@ -7,16 +7,16 @@ from ..errors import UserError
 
 
 class ProgressMode(Enum):
-    """Where progress is shown; members are as the user types them: `logger.progress=plain`."""
+    """Display of progress, with members in the user's spelling: `logger.progress=plain`."""
 
     auto = "auto"
-    """A bar when stderr is a terminal, else plain lines."""
+    """A bar if stderr is a terminal, otherwise plain lines."""
     bar = "bar"
     plain = "plain"
 
 
 class WandbMode(Enum):
-    """Where metrics for Weights & Biases go; the names are what users type."""
+    """Destination of Weights & Biases metrics, with members in the user's spelling."""
 
     off = "off"
     offline = "offline"
@@ -24,9 +24,9 @@ class WandbMode(Enum):
 
 
 def require_wandb(mode: WandbMode) -> None:
-    """Raise a `UserError` if the package is asked for and missing; it is not imported."""
+    """Raise a `UserError` if the package is required but not installed. It is not imported."""
     if mode is not WandbMode.off and importlib.util.find_spec("wandb") is None:
         raise UserError(
-            f"logger.wandb={mode.value} needs the package wandb, which is not installed here. "
+            f"logger.wandb={mode.value} needs the package wandb, which is not installed. "
             "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off."
         )

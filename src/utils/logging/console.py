@@ -1,4 +1,4 @@
-"""What people see of a run: log lines on the terminal and in `train.log`, and how far it is."""
+"""Log lines on the terminal and in `train.log`, and the progress of a run."""
 
 import contextlib
 import logging
@@ -22,28 +22,35 @@ from .config import ProgressMode
 
 LOG_FILE = "train.log"
 LEARNING = "learning"
-"""The phase in which a run stays to its end."""
+"""The last phase of a run."""
 
 CONSOLE = Console(stderr=True)
-"""The one console of the process: its log lines appear above a live progress bar, not inside it."""
+"""The only console of the process, so that log lines appear above a live progress bar, not inside it."""
 
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
-_OWN_HANDLER = "reverie"  # the name by which handlers are found again
-_PACE_SECONDS, _SAMPLE_SECONDS = 600.0, 0.6  # rich keeps at most 1,000 samples of the pace
-_KNOWN_UPDATES = 5  # before a pace gives the time left
-_SURE_SECONDS = 20.0  # before the time left is logged for the first time
+_OWN_HANDLER = "reverie"
+# rich stores at most 1,000 samples of the speed.
+_PACE_SECONDS, _SAMPLE_SECONDS = 600.0, 0.6
+# The time left needs this many updates, and is first logged after this many seconds.
+_KNOWN_UPDATES = 5
+_SURE_SECONDS = 20.0
 _UNKNOWN = "time left unknown"
-_SILENT_SECONDS = 25.0  # a line at least every 30 seconds, also on a busy machine
-_BAR, _NARROW_BAR, _WIDE = 20, 6, 110  # columns
+# This guarantees a line every 30 seconds, even on a busy machine.
+_SILENT_SECONDS = 25.0
+# Widths in columns.
+_BAR, _NARROW_BAR, _WIDE = 20, 6, 110
 
 
 def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Callable[[], None]:
-    """Send the messages of all loggers `reverie.*`, from INFO upwards, to stderr and to `run_dir/train.log`.
+    """Send messages of all `reverie.*` loggers, from level INFO, to stderr and `run_dir/train.log`.
 
-    A second call replaces the first; the function that is returned undoes it. `train.log` is continued; None
-    stands for stderr alone, which shows warnings only if `quiet`. Handlers of the root logger see nothing of
-    Reverie meanwhile, so no line appears twice. A `UserError` if `train.log` exists and is no regular file.
+    Another call replaces the handlers, and the returned function removes them. `train.log` is appended to.
+    Without `run_dir`, messages go only to stderr. With `quiet`, stderr shows only warnings. Handlers of the
+    root logger do not receive Reverie's messages, so lines are not duplicated.
+
+    Raises:
+        UserError: If `train.log` exists and is not a regular file.
     """
     _remove_own_handlers()
     handlers = [_console_handler()]
@@ -65,7 +72,7 @@ def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Calla
 
 
 class _Printable(logging.Formatter):
-    """Drops what steers a terminal or has no place in UTF-8: names may come from files and disks."""
+    """Replace control and unencodable characters, because messages may contain names of files."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""
@@ -73,21 +80,21 @@ class _Printable(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that loses lines while its disk is full: they are also on the terminal."""
+    """A log file that drops lines while its disk is full, because the terminal shows them too."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Pass over a disk that cannot be written; logging would print a traceback for each line."""
+        """Ignore a failing disk. By default, logging would print a traceback for each line."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file, without the lines that did not fit on the disk."""
+        """Close the file and drop lines that did not fit on the disk."""
         with contextlib.suppress(OSError):
             super().close()
 
 
 def _console_handler() -> logging.Handler:
-    """Return a handler for people on a terminal, and one that never breaks a line elsewhere."""
+    """Return a rich handler for a terminal, or a plain one that never wraps lines."""
     if CONSOLE.is_terminal:
         handler = RichHandler(console=CONSOLE, show_path=False, log_time_format="[%X]")
         handler.setFormatter(_Printable())
@@ -111,7 +118,7 @@ def shows_bar(mode: ProgressMode) -> bool:
 
 
 class Heartbeat(logging.Handler):
-    """Logs what a run is doing whenever nothing else was logged for `seconds`; a context manager."""
+    """Context manager that logs the run's activity after `seconds` without another log line."""
 
     def __init__(self, seconds: float = _SILENT_SECONDS) -> None:
         super().__init__()
@@ -122,17 +129,17 @@ class Heartbeat(logging.Handler):
         """Returns the line to log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Notice that something was logged."""
+        """Record the time of a log line."""
         self._last = time.monotonic()
 
     def __enter__(self) -> "Heartbeat":
-        """Start."""
+        """Start the thread."""
         _ROOT.addHandler(self)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop the thread."""
         self._is_over.set()
         self._thread.join()
         _ROOT.removeHandler(self)
@@ -144,12 +151,12 @@ class Heartbeat(logging.Handler):
 
 
 def still(words: str, began: float) -> str:
-    """Return what lasts, with the seconds since `began`, as `time.monotonic` gives it."""
+    """Return an activity with the seconds since `began`, a value of `time.monotonic`."""
     return f"still {words}, {time.monotonic() - began:.0f} s"
 
 
 class Progress:
-    """Shows how far a run is, in agent steps: as a bar on a terminal, by plain lines elsewhere."""
+    """Show the progress of a run in agent steps, as a bar on a terminal and as plain lines elsewhere."""
 
     def __init__(
         self,
@@ -166,13 +173,14 @@ class Progress:
         bar_width = _BAR if CONSOLE.width >= _WIDE else _NARROW_BAR
         self._taken = len(f"{total_steps:,} of {total_steps:,}") + bar_width + len("* 100%  ") + 2
         self._bar = progress.Progress(
-            progress.SpinnerColumn(),  # moves when nothing else does
+            progress.SpinnerColumn(),
             progress.TextColumn("{task.completed:,} of {task.total:,}"),
             progress.BarColumn(bar_width),
             progress.TaskProgressColumn(),
             progress.TextColumn("{task.description}", markup=False),
             console=CONSOLE,
-            refresh_per_second=2,  # its thread shares the interpreter with the training loop
+            # The refresh thread competes with the training loop for the interpreter.
+            refresh_per_second=2,
             get_time=clock,
             disable=not shows_bar(mode),
         )
@@ -190,9 +198,10 @@ class Progress:
         memory_mb: float,
         planned_mb: float | None,
     ) -> None:
-        """Show the state of the run; a plain line each, so call it at log intervals.
+        """Show the state of the run. Call this at log intervals, because plain mode logs a line per call.
 
-        The return is in raw units, None before the first episode has ended; memory is in units of 1e6 bytes.
+        The return is in raw units, or `None` before the end of the first episode. Memory is in MB of 1e6
+        bytes.
         """
         self._step = min(step, self._total_steps)
         self._bar.update(self._steps.id, completed=self._step)
@@ -205,11 +214,11 @@ class Progress:
             _LOG.info(", ".join(words))
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
-        """Move the bar, and log once in each phase the time that is left at its pace, as soon as it is known.
+        """Update the bar, and log the estimated time left once per phase.
 
-        Cheap: call it at every step. `phase` names what the run does, up to step `until`; the last phase has
-        None. It is the slowest, so the pace of an earlier one gives the least time left. `updates` are those
-        so far.
+        This is cheap, so call it at every step. `updates` is the number of updates so far. `phase` describes
+        the activity up to step `until`, which is `None` for the last phase. The last phase is the slowest, so
+        earlier phases give a lower bound of the time left.
         """
         self._step, self._is_last_phase = min(step, self._total_steps), until is None
         if phase != self._phase:
@@ -219,7 +228,7 @@ class Progress:
         if now - before < _SAMPLE_SECONDS:
             return
         self._sampled = now
-        # A pace needs two samples, however long a generation of a population takes.
+        # A speed needs two samples, even if a population's generation is long.
         self._bar.speed_estimate_period = max(_PACE_SECONDS, 3 * (now - before))
         self._bar.advance(self._steps.id, self._step - self._steps.completed)
         self._bar.advance(self._updates.id, updates - self._updates.completed)
@@ -231,9 +240,9 @@ class Progress:
             _LOG.info("%s at %s: %s", phase, pace, left)
 
     def set_status(self, text: str | None, *, is_once: bool = False) -> None:
-        """Show what the run does between two updates; None ends it.
+        """Show an activity between two updates, or clear it with `None`.
 
-        `is_once` leaves the time out of the pace, since it does not come again.
+        `is_once` excludes its time from the speed, because it is not repeated.
         """
         self._status = (text, time.monotonic()) if text else None
         if is_once:
@@ -241,7 +250,7 @@ class Progress:
         self._bar.update(self._steps.id, description=text or self._phase)
 
     def describe(self) -> str:
-        """Return what the run is doing, and how far it is."""
+        """Return the current activity and progress of the run."""
         doing = still(*self._status) if self._status else self._phase
         return f"{self._done()}, {doing}, {self._time_left()}"
 
@@ -249,21 +258,22 @@ class Progress:
         return f"step {self._step:,} of {self._total_steps:,} ({self._step / self._total_steps:.1%})"
 
     def _forget_pace(self, updates: float) -> None:
-        """Measure the pace from the next step on, after so many updates."""
+        """Restart the speed estimate at the next step, after this many updates."""
         self._bar.reset(self._steps.id, completed=self._step)
         self._bar.reset(self._updates.id, completed=int(updates))
         self._first_update, self._sampled = updates, -math.inf
 
     def _describe(self, pace: str) -> None:
-        """Show the numbers, as many as there is room for."""
+        """Show as many numbers as fit the terminal."""
         words = [self._played, pace, self._memory, self._time_left()]
-        for dropped in (2, 0, 1):  # memory, then the return, then the time left
+        # The memory is dropped first, then the return, then the time left.
+        for dropped in (2, 0, 1):
             if len(", ".join(filter(None, words))) > CONSOLE.width - self._taken:
                 del words[dropped]
         self._bar.update(self._steps.id, description=", ".join(filter(None, words)))
 
     def close(self) -> None:
-        """Leave the bar as it stands and give the terminal back; a second call does nothing."""
+        """Stop the bar and restore the terminal. Repeated calls have no effect."""
         if not self._bar.disable:
             self._bar.update(self._steps.id, completed=self._step)
             self._bar.stop()
@@ -271,7 +281,8 @@ class Progress:
     def _time_left(self) -> str:
         seconds = self._steps.time_remaining if self._steps.remaining else 0
         is_known = self._updates.completed >= self._first_update + _KNOWN_UPDATES
-        if not self._updates.completed:  # Some populations learn without updates.
+        # Some populations evolve without updates.
+        if not self._updates.completed:
             is_known = self._is_last_phase
         if seconds is None or (seconds and not is_known):
             return _UNKNOWN
@@ -281,5 +292,5 @@ class Progress:
 
 
 def _pace_text(updates_per_second: float) -> str:
-    """Return a pace with its unit, "1 update/s" or "0.5 updates/s"."""
+    """Format a speed: "1 update/s" or "0.5 updates/s"."""
     return count_text(float(f"{updates_per_second:.3g}"), "update") + "/s"

@@ -1,4 +1,4 @@
-"""A log of one JSON object a line, from which a resumed run drops what came after its checkpoint."""
+"""Logs with a JSON object per line. A resumed run drops lines after its checkpoint."""
 
 import io
 import json
@@ -14,18 +14,20 @@ from ..durable_io import MALFORMED, open_regular, parse_json, reading, replace_f
 from ..errors import UserError
 
 COMPRESSED = ".zst"
-"""Suffix of a log that the program `zstd` has compressed; it is read where the log itself is missing."""
+"""Suffix of a log compressed by `zstd`. It is read if the log itself is missing."""
 _LINE_BYTES = 2**20
 _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 
 class JsonLines:
-    """Appends objects that hold a `step`; they are out of the process when `write` returns.
+    """Append objects with a `step`. `write` hands them to the system before it returns.
 
-    A number that is not finite is written as "NaN", "Infinity" or "-Infinity", which `float()` reads. A file
-    that is there is continued, without a last line that a crash left unfinished, and without lines of steps
-    after `resume_step`, which the run writes again. If it holds something else, a `UserError`, and nothing is
-    written.
+    Numbers that are not finite are written as "NaN", "Infinity" or "-Infinity", which `float()` accepts. An
+    existing file is continued without an unfinished last line after a crash, and without steps after
+    `resume_step`, which the run repeats.
+
+    Raises:
+        UserError: If an existing file has other content. It is not changed in this case.
     """
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
@@ -39,7 +41,7 @@ class JsonLines:
         self._file = path.open("a", encoding="utf-8")
 
     def drop(self, step: int, groups: tuple[str, ...]) -> None:
-        """Drop the lines of a step that have a key which begins with one of `groups`."""
+        """Drop the lines of a step with a key that starts with one of `groups`."""
         self.close()
         self._keep(lambda values: values["step"] != step or not any(key.startswith(groups) for key in values))
         self._file = self._path.open("a", encoding="utf-8")
@@ -50,7 +52,7 @@ class JsonLines:
         replace_file(path, (line for number, line in numbered if is_wanted(_parsed(line, path, number))))
 
     def write(self, *lines: Mapping[str, object]) -> None:
-        """Write flat objects, each with an integer `step`, as a line each."""
+        """Write a line for each flat object, each with an integer `step`."""
         named = ({key: _named(value) for key, value in line.items()} for line in lines)
         texts = (json.dumps(line, allow_nan=False) + "\n" for line in named)
         with writing(self._path):
@@ -58,18 +60,18 @@ class JsonLines:
             self._file.flush()
 
     def flush(self) -> None:
-        """Bring the lines to disk, where a loss of power leaves them."""
+        """Flush the lines to disk, so that they survive a power loss."""
         with writing(self._path):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file. Repeated calls have no effect."""
         with writing(self._path):
             self._file.close()
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished."""
+    """Yield each complete line with its number, starting at 1. A crash may leave an incomplete last line."""
     stored = stored_log(path)
     with reading(stored), _opened(stored) as file:
         number = 0
@@ -82,13 +84,13 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def stored_log(path: Path) -> Path:
-    """Return the path of a log, or that of its compressed copy if only the copy exists."""
+    """Return the path of a log, or of its compressed copy if only the copy exists."""
     compressed = path.with_name(path.name + COMPRESSED)
     return path if os.path.lexists(path) or not os.path.lexists(compressed) else compressed
 
 
 def _opened(path: Path) -> io.BufferedIOBase:
-    """Open a log, decompressed; raises `ValueError` if the end of a compressed one is missing."""
+    """Open a log and decompress it, or raise a `ValueError` if a compressed log is truncated."""
     file = open_regular(path)
     if path.suffix != COMPRESSED:
         return file
@@ -101,27 +103,27 @@ def _opened(path: Path) -> io.BufferedIOBase:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the object of each whole line of a log, or of its copy `<path>.zst` if only that exists.
+    """Yield the object of each complete line of a log, or of its copy `<path>.zst` if only that exists.
 
     Raises:
-        UserError: If a line is not one that Reverie wrote.
+        UserError: If a line is malformed.
     """
     for number, line in _whole_lines(path):
         yield _parsed(line, path, number)
 
 
 def malformed_line_error(path: Path, number: int) -> UserError:
-    """Return the error of a line, counted from 1, that no run has written."""
-    return UserError(f"Line {number:,} of {path} is none that Reverie wrote. Delete that line and try again.")
+    """Return the error for a malformed line, with its number starting at 1."""
+    return UserError(f"Line {number:,} of {path} was not written by Reverie. Delete it and try again.")
 
 
 def _named(value: object) -> object:
-    """Return the value, or its name in protocol buffers' JSON if it is a number that is not finite."""
+    """Return the value, or its name in protocol buffers' JSON for a non-finite number."""
     return value if not isinstance(value, float) or math.isfinite(value) else json.dumps(value)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return the object of a line; raises `malformed_line_error` if `JsonLines` writes no such one."""
+    """Return the object of a line, or raise `malformed_line_error` if `JsonLines` cannot have written it."""
     try:
         values: dict[str, Any] = parse_json(line)
         if type(values["step"]) is int and values["step"] >= 0 and all(map(_is_ours, values.values())):
@@ -132,7 +134,7 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def _is_ours(value: object) -> bool:
-    """Return whether a value is one that is written: a number of 64 bits, its name, or a list."""
+    """Return whether a value is valid: a 64-bit number, the name of a non-finite number, or a list."""
     if type(value) is int:
         return -(2**63) <= value < 2**63
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Metrics, images and text of a run, as `metrics.jsonl`, TensorBoard events and W&B rows."""
+"""Write metrics, images and text to `metrics.jsonl`, TensorBoard and W&B."""
 
 import os
 import warnings
@@ -18,7 +18,7 @@ from .config import WandbMode
 from .json_lines import JsonLines
 
 METRICS_FILE = "metrics.jsonl"
-# No counters, no code and no output of W&B's own.
+# These options disable W&B's own statistics, code uploads and output.
 _QUIET: dict[str, Any] = dict.fromkeys(
     ("disable_code", "disable_git", "silent", "x_disable_meta", "x_disable_stats"), True
 )
@@ -26,10 +26,12 @@ OnLine = Callable[[int, dict[str, float]], object]
 
 
 class MetricsWriter:
-    """Writes what a run reports; every call is out of the process when it returns, and nothing is kept.
+    """Write a run's metrics without buffering, except that W&B's helper process writes with a delay.
 
-    `metrics.jsonl` is continued as `JsonLines` does. W&B's helper process writes with a delay. If W&B has no
-    login, or `metrics.jsonl` holds something else, a `UserError`, and nothing is written.
+    `JsonLines` describes how `metrics.jsonl` is continued.
+
+    Raises:
+        UserError: If W&B has no login, or `metrics.jsonl` has other content. No file is changed in this case.
     """
 
     def __init__(
@@ -45,19 +47,21 @@ class MetricsWriter:
         self._events = None
         with ExitStack() as undo:
             if wandb_run:
-                undo.callback(wandb_run.close)  # it comes first: without a login the log stays as it was
+                undo.callback(wandb_run.close)
+            # W&B comes before the log, so that a missing login leaves the log unchanged.
             self._lines = JsonLines(self._path, resume_step)
             if tensorboard:
-                from .event_file import EventFile  # its formats take 0.3 s to import
+                # This import costs 0.3 s.
+                from .event_file import EventFile
 
                 self._events = EventFile(run_dir / "tensorboard", resume_step)
             undo.pop_all()
         self._displays = [display for display in (self._events, wandb_run) if display]
         self.on_line: OnLine | None = None
-        """Called after each line, with its step and its values."""
+        """Callback for each line with its step and values."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line, one event and one row."""
+        """Write a line, a TensorBoard event and a W&B row."""
         numbers = {tag: float(value) for tag, value in values.items()}
         self._lines.write({"step": step, **numbers})
         for display in self._displays:
@@ -66,7 +70,7 @@ class MetricsWriter:
             self.on_line(step, numbers)
 
     def image(self, step: int, tag: str, image: NDArray[np.uint8]) -> None:
-        """Show an image, uint8 (height, width, 3), enlarged when it is small."""
+        """Show an image, uint8 (height, width, 3), upscaling a small one."""
         if self._displays:
             self._show(step, tag, encode_image(upscale(image, _screen_factor(*image.shape[:2]))))
 
@@ -77,7 +81,7 @@ class MetricsWriter:
             self._show(step, tag, encode_animation(enlarged, fps))
 
     def text(self, step: int, tag: str, markdown: str) -> None:
-        """Show a text under TensorBoard's Text."""
+        """Show a text in TensorBoard's Text tab."""
         if self._events:
             self._events.text(step, tag, markdown)
 
@@ -87,15 +91,15 @@ class MetricsWriter:
             self._events.band(step, group)
 
     def drop(self, step: int, groups: tuple[str, ...]) -> None:
-        """Drop the lines of a step whose tags begin with one of `groups`; displays keep what they have."""
+        """Drop lines of a step with tags that start with one of `groups`, only from `metrics.jsonl`."""
         self._lines.drop(step, groups)
 
     def flush(self) -> None:
-        """Bring the lines to disk, where a loss of power leaves them."""
+        """Flush the lines to disk, so that they survive a power loss."""
         self._lines.flush()
 
     def close(self) -> None:
-        """Close all files, also if a disk is full; a second call does nothing."""
+        """Close all files, even if a disk is full. Repeated calls have no effect."""
         with writing(self._path), ExitStack() as closing:
             for opened in (self._lines, *self._displays):
                 closing.callback(opened.close)
@@ -106,19 +110,22 @@ class MetricsWriter:
 
 
 def _screen_factor(height: int, width: int) -> int:
-    return max(1, min(4, 512 // max(height, width)))  # 64 pixels to 256, and nothing beyond 512
+    # Upscale 64 pixels to 256, but never beyond 512.
+    return max(1, min(4, 512 // max(height, width)))
 
 
 class WandbRun:
-    """One W&B run, named and grouped after the run folder; `mode` is not off.
+    """A W&B run, named and grouped after the run folder. `mode` is not off.
 
-    The package is imported only here, and writes only into `run_dir/wandb`. `offline` opens no connection;
-    `wandb sync` uploads its files later. A resumed run becomes a further W&B run of the same group: W&B
-    cannot take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded.
-    `close` ends the helper process (`wandb-core`) and its two threads, for any other W&B run, too. A
-    `UserError` if `mode` is online and there is no login.
+    The package is imported only here, and it writes only to `run_dir/wandb`. With `offline` it does not
+    connect, and `wandb sync` uploads its files later. A resumed run becomes another W&B run of the same
+    group, because W&B cannot delete the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY`
+    apply. `close` ends the helper process (`wandb-core`) and its two threads, even for other W&B runs.
 
-    Cost, wandb 0.31 on a CPU: 1 s to open; 0.5 ms for 60 scalars; 50 MB of memory for the helper process.
+    With wandb 0.31 on a CPU, opening costs 1 s, 60 scalars cost 0.5 ms, and the helper process uses 50 MB.
+
+    Raises:
+        UserError: If `mode` is online without a login.
     """
 
     def __init__(self, run_dir: Path, mode: WandbMode) -> None:
@@ -128,7 +135,7 @@ class WandbRun:
         folder.mkdir(parents=True, exist_ok=True)
         quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         with ExitStack() as closing:
-            # Read whenever a helper process or a reporter starts, so they hold as long as the run is open.
+            # Helper processes and reporters read these variables when they start, at any time during the run.
             closing.enter_context(environment_variables({"WANDB_CACHE_DIR": str(folder / "cache"), **quiet}))
             import wandb
 
@@ -144,39 +151,40 @@ class WandbRun:
                 settings=wandb.Settings(console="off", x_save_requirements=False, **_QUIET),
             )
             closing.callback(self._run.finish)
-            # The own axis: W&B's would refuse a second row of a step, and one of an earlier step.
+            # W&B's default axis does not accept repeated or earlier steps.
             self._run.define_metric("step")
             self._run.define_metric("*", step_metric="step")
             self._closing = closing.pop_all()
         self._media = folder / ".image.png"
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one row, as a line of `metrics.jsonl`."""
+        """Write a row with the values of a line of `metrics.jsonl`."""
         self._run.log({"step": step, **values})
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
-        """Write an encoded PNG as it is, an animated one too."""
+        """Write a PNG, which may be animated, without encoding it again."""
         import wandb
 
         self._media.write_bytes(encoded)
-        # Given a file, W&B copies its bytes; given pixels, it would keep the first frame alone.
+        # W&B copies the bytes of a file, but would store only the first frame of an array.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # it forgets to close the file of an animation
+            # W&B does not close the file of an animation.
+            warnings.simplefilter("ignore", ResourceWarning)
             shown = wandb.Image(str(self._media))
         self._run.log({"step": step, tag: shown})
         self._media.unlink()
 
     def close(self) -> None:
-        """Write what is left and end the helper process; a second call does nothing."""
+        """Write pending data and end the helper process. Repeated calls have no effect."""
         self._closing.close()
 
 
 def _require_login(wandb: Any) -> None:
-    """Raise a `UserError` if there is no login; nobody is asked for a key in the middle of a run."""
+    """Raise a `UserError` without a login, instead of prompting for a key during a run."""
     try:
         if wandb.login(prompt=False):
             return
-        reason = "no login was found"
+        reason = "not logged in"
     except (wandb.errors.Error, OSError) as error:
         reason = first_line(error).rstrip(".")
     raise UserError(
