@@ -1,1 +1,1 @@
-"""One file for each command line."""
+"""The commands, with a module for each."""

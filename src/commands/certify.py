@@ -1,4 +1,4 @@
-"""`reverie-certify`: run, judge, write the certificate."""
+"""`reverie-certify`: run training, judge its memory and write a certificate."""
 
 import math
 import shlex
@@ -36,39 +36,39 @@ from .train import faults_as_user_errors, leave_ranks
 
 _MB = 1e6
 EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
-"""8, which of a training says that a rank is lost; `docs/reliability.md` lists them all."""
+"""Exit code 8 also means a lost rank in training. `docs/reliability.md` lists all codes."""
 
 DREAMER_STEPS = 60_000
 _USAGE = """\
-Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
+Run training and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
 
   reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
-  reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: the leak is named
+  reverie-certify certify.fault=rssm_cache_not_detached   inject a leak, which the report identifies
   reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
 
-Below torchrun each rank is judged, and the worst counts.
-Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too restless to say; 2 for a mistake.
+With torchrun each rank is judged, and the worst result counts.
+Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too noisy to decide, 2 for a mistake.
 
 """
 
 
 @dataclass(kw_only=True, slots=True)
 class CertifyConfig:
-    """Settings of `reverie-certify` itself, typed as certify.key=value."""
+    """Settings of `reverie-certify`, written as certify.key=value."""
 
     steps: int | None = None
-    """Agent steps of the run; null for 60,000 of Dreamer (the incident's crash came at 53,800), and for
-    all generations of a population."""
+    """Agent steps of the run, or null for 60,000 of Dreamer (the incident's crash was at 53,800) and all
+    generations of a population."""
 
     out: str | None = None
-    """Folder of the certificate; null for the run folder."""
+    """Folder of the certificate, or null for the run folder."""
 
     fault: str | None = None
-    """A fault to inject, by its name in `reverie.testing.faults`; the certificate must then fail."""
+    """Name of a fault in `reverie.testing.faults` to inject. The certificate must fail with it."""
 
     bound_mb: float = 64.0
-    """Host memory in use beyond components and start-up that is allowed, in MB of 1e6 bytes; what a
-    plan allows CUDA's libraries, the compiler and kernels of bfloat16 comes on top."""
+    """Allowed host memory in use beyond components and startup, in MB of 1e6 bytes. A plan's allowance for
+    CUDA libraries, the compiler and bfloat16 kernels is added."""
 
     def __post_init__(self) -> None:
         require_range("certify", self, "steps", ge=1)
@@ -77,23 +77,24 @@ class CertifyConfig:
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`; it ends with one of `EXIT_CODES`, or 2 for a mistake."""
-    typed_here = sys.argv[1:] if arguments is None else arguments
-    settings, overrides = own_settings(CertifyConfig, typed_here, "certify", _USAGE, "certify.")
+    """Run `reverie-certify`. It exits with one of `EXIT_CODES`, or 2 for a mistake."""
+    words = sys.argv[1:] if arguments is None else arguments
+    settings, overrides = own_settings(CertifyConfig, words, "certify", _USAGE, "certify.")
     if not any(text.startswith("experiment=") for text in overrides):
         overrides.insert(0, "experiment=dreamer_incident")
-    command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
+    command = shlex.join(["python", "scripts/certify_memory.py", *words])
+    # Faults have no effect in compiled functions.
     if settings.fault is not None:
-        overrides = ["compile=none", *overrides]  # in a compiled function a fault would not take effect
-    # Sums in another order would change what is certified, and more threads hold more memory.
+        overrides = ["compile=none", *overrides]
+    # The number of threads affects the order of sums and the memory, so it is fixed for certificates.
     [job] = compose_jobs(["threads=1", *overrides])
     if job.resume is not None:
         raise UserError(
-            f"resume={job.resume}: a new run is certified; type the settings of that one instead."
+            f"resume={job.resume}: only new runs are certified. Write the settings of that run instead."
         )
     if settings.fault is not None and job.compile is not Compile.none:
         got = f"got compile={job.compile.value}. Set compile=none"
-        raise UserError(f"certify.fault={settings.fault} is put into code as written, {got}.")
+        raise UserError(f"certify.fault={settings.fault} needs eager code, {got}.")
     longest = job.training.total_timesteps
     if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
         job.training.total_timesteps = steps
@@ -112,31 +113,33 @@ def main(arguments: list[str] | None = None) -> None:
             certificate = certify(config, settings, command, signals, longest, ranks)
             outcome = _save_and_show(certificate, settings.out, ranks)
     except RankLost as error:
-        leave_ranks(error, "Nothing is judged: certify the run again")
+        leave_ranks(error, "No certificate was written. Certify the run again")
     if code := EXIT_CODES[outcome]:
         raise SystemExit(code)
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder of the certificate before the run: it could be hours until it is needed."""
+    """Create the folder of the certificate before the run, so that an error does not waste hours."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"certify.out={folder} cannot be a folder ({error.strerror}). Name another."
+            f"certify.out={folder} cannot be a folder ({error.strerror}). Set another folder."
         ) from None
 
 
 def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> Outcome:
-    """Write the certificate of each rank into its folder, show that of the first, and return the worst."""
+    """Write each rank's certificate to its folder, print rank 0's, and return the worst outcome."""
     folder = folder_of_rank(Path(out), ranks.index) if out else Path(certificate.run_dir)
     order = list(Outcome)
     found = ranks.gather(torch.tensor([order.index(certificate.outcome)])).tolist()
     if ranks.is_first:
         certificate = replace(certificate, others=tuple(order[index] for index in found[1:]))
-        print("\n".join(certificate.lines()), flush=True)  # first: the disk may be full
+        # The disk may be full, so the certificate is printed before it is written.
+        print("\n".join(certificate.lines()), flush=True)
     try:
-        for is_turn in (not ranks.is_first, ranks.is_first):  # torchrun ends the others once one has left
+        # Rank 0 is last, because torchrun ends all ranks once one has failed.
+        for is_turn in (not ranks.is_first, ranks.is_first):
             serialize_ranks(ranks, partial(certificate.save, folder), is_turn)
     except OSError as error:
         raise UserError(f"The certificate cannot be written to {folder}: {error.strerror}.") from error
@@ -146,9 +149,9 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
 
 
 def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
-    """Shorten the schedule of a run that would end undecided, except for the settings that were typed.
+    """Shorten the schedule of a run that would be too short to decide, except for the user's settings.
 
-    First times move forward in proportion to the preset's length, and samples are as frequent as it takes.
+    First-time events move forward in proportion to the preset's length, and samples become more frequent.
     """
     training, steps = job.training, job.training.total_timesteps
     free = [name for name in FIRST_TIMES if f"training.{name}" not in typed_keys]
@@ -156,12 +159,14 @@ def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
     def begin() -> int:
         return max((training[name] for name in FIRST_TIMES if training[name] <= steps), default=0)
 
-    is_whole = max(training.learning_starts, training.warmup_steps) < steps  # both networks learn
+    # Only a longer run trains both the world model and the controller.
+    is_whole = max(training.learning_starts, training.warmup_steps) < steps
     if is_whole and begin() + (MIN_SAMPLES + 1) * training.log_interval <= steps:
         return
     for name in free if steps < longest else ():
         training[name] = math.ceil(training[name] * steps / longest)
-    if "learning_starts" in free:  # an update needs a window of each environment
+    # An update needs a window of each environment.
+    if "learning_starts" in free:
         window = (training.sequence_length + 1) * job.env.num_envs
         training.learning_starts = max(training.learning_starts, window)
     if "training.log_interval" not in typed_keys:
@@ -172,12 +177,12 @@ def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
 def certify(
     config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals, longest: int, ranks: Ranks
 ) -> Certificate:
-    """Return the certificate of this process's part of a run, made now: to its end, or to a certain leak.
+    """Run this rank's share to its end or to a certain leak, and return its certificate.
 
-    `longest` is the length of the preset, in agent steps.
+    `longest` is the length of the preset in agent steps.
 
     Raises:
-        UserError: If it ended before there was anything to judge, by a full disk or an environment, too.
+        UserError: If the run ends before it can be judged, for example because of a full disk.
     """
     at_start = in_use_bytes()
     with faults_as_user_errors(config), open_run(config, signals, recipe_of(config, ranks)) as run:
@@ -209,7 +214,7 @@ def certify(
 
 
 def _fault_of(config: TrainConfig, name: str) -> Fault:
-    """Return a fault; refuse one that cannot be put into the run."""
+    """Return a fault by name, or raise a `UserError` if the run does not support it."""
     fault = find_fault(name)
     if fault.workflow is not config.workflow:
         found = f"got workflow={config.workflow.value}. Choose another experiment."
@@ -218,5 +223,5 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
         is_here = config.engine is Engine.local
         if not is_here or not config.population.gradient:
             key = "population.gradient" if is_here else "engine"
-            raise UserError(f"certify.fault={name} is put into training in this process. Leave {key} out.")
+            raise UserError(f"certify.fault={name} needs training in this process. Omit {key}.")
     return fault

@@ -1,4 +1,4 @@
-"""`reverie-collect`: let this machine play for a learner on another one."""
+"""`reverie-collect`: collect experience on this machine for a learner on another one."""
 
 import os
 import subprocess
@@ -15,54 +15,54 @@ from .options import own_settings
 
 _SILENT_SECONDS = 8.0
 _USAGE = """\
-Let this machine play for a learner on another one: reverie-collect address=<host>:<port>
+Collect experience on this machine for a learner on another one: reverie-collect address=<host>:<port>
 
   ray get-auth-token --generate                               on the learner's machine, once
-  RAY_AUTH_MODE=token ray start --head --num-cpus=0           there, too
-  export RAY_AUTH_TOKEN=<what the first command printed>      on each other machine
-  reverie-collect address=10.0.0.1:6379 collectors=4          there, with the same Reverie
+  RAY_AUTH_MODE=token ray start --head --num-cpus=0           on the learner's machine
+  export RAY_AUTH_TOKEN=<output of the first command>         on each other machine
+  reverie-collect address=10.0.0.1:6379 collectors=4          on each other machine, with the same Reverie
   reverie-train ... collect.collectors=8 collect.address=auto on the learner's machine
 
-Whoever has the token can run any program on all these machines, so no cluster is joined without one.
-RAY_AUTH_MODE=disabled joins a cluster without a token, on a network that you trust.
+Anyone with the token can run any program on all these machines, so clusters must require a token.
+RAY_AUTH_MODE=disabled joins a cluster without a token, on a trusted network.
 
-It joins the Ray cluster at that address with so many CPUs, on each of which the learner can place a collector
-(collect.collectors=), and waits. Ctrl-C ends it, or the end of the cluster, and nothing is left. A learner
-that loses collectors in this way places others where there is room.
+The command joins the Ray cluster with one CPU per collector and waits. The learner can start a collector
+(collect.collectors=) on each of them. The command ends on Ctrl-C or with the cluster and leaves no files. The
+learner restarts lost collectors on other machines with free CPUs.
 
 """
 
 
 @dataclass(kw_only=True, slots=True)
 class CollectorsConfig:
-    """Settings of `reverie-collect`, typed as key=value."""
+    """Settings of `reverie-collect`, written as key=value."""
 
     address: str | None = None
-    """Host and port of the cluster's head, as `ray start --head` says them."""
+    """Host and port of the cluster's head, printed by `ray start --head`."""
 
     collectors: int = 1
-    """Collectors that this machine can have, each a process of one CPU."""
+    """Maximum number of collectors on this machine, each a process with one CPU."""
 
     def __post_init__(self) -> None:
         if not self.address:
-            raise UserError("address is missing: name the cluster's head, as in address=10.0.0.1:6379.")
+            raise UserError("address is missing. Set the cluster's head, e.g. address=10.0.0.1:6379.")
         if not self.address.rpartition(":")[2].isdecimal():
-            raise UserError(f"address={self.address} has no port. Write it as in address=10.0.0.1:6379.")
+            raise UserError(f"address={self.address} has no port. Example: address=10.0.0.1:6379.")
         require_range("", self, "collectors", ge=1)
 
 
 def collect(config: CollectorsConfig) -> None:
-    """Join the cluster, and wait for its end or for Ctrl-C.
+    """Join the cluster, and wait for its end or Ctrl-C.
 
     Raises:
-        UserError: If nothing answers at the address, the token is missing or wrong, or the cluster ends.
+        UserError: If the address does not answer, the token is missing or wrong, or the cluster ends.
     """
     require_ray("reverie-collect")
     address, count = str(config.address), config.collectors
     try:
         check_reachable(address)
     except OSError as error:
-        repair = "Start one there by `ray start --head`"
+        repair = "Start one with `ray start --head`"
         raise UserError(f"address={address}: no cluster answers there ({error}). {repair}.") from error
     require_token("address", address)
     set_variables()
@@ -84,19 +84,19 @@ def collect(config: CollectorsConfig) -> None:
                 stderr=subprocess.STDOUT,
             )
             print(
-                f"playing for {address} with up to {count_text(count, 'collector')}; Ctrl-C ends it",
+                f"collecting for {address} with up to {count_text(count, 'collector')} (Ctrl-C to stop)",
                 flush=True,
             )
             _wait_for_end(node, address)
-        raise UserError(f"address={address}: the cluster is gone, or could not be joined: {_last_line(log)}")
+        raise UserError(f"address={address}: the cluster is lost or could not be joined: {_last_line(log)}")
     finally:
         reaper.communicate()
 
 
 def _wait_for_end(node: "subprocess.Popen[bytes]", address: str) -> None:
-    """Wait until the node ends, or the cluster's head has not answered for some seconds.
+    """Wait until the node ends or the cluster's head has not answered for several seconds.
 
-    Ray itself would keep the node, and its collectors, for another minute.
+    Ray itself would keep the node and its collectors for another minute.
     """
     answered = time.monotonic()
     while node.poll() is None and time.monotonic() - answered < _SILENT_SECONDS:
@@ -109,7 +109,7 @@ def _wait_for_end(node: "subprocess.Popen[bytes]", address: str) -> None:
 
 def _last_line(log: str) -> str:
     with open(log, errors="replace") as file:
-        return ([line.strip() for line in file if line.strip()] or ["no word from Ray"])[-1]
+        return ([line.strip() for line in file if line.strip()] or ["Ray printed no message"])[-1]
 
 
 @exit_on_user_error()

@@ -1,6 +1,6 @@
-"""`reverie-train`: Hydra's command line, whose runs are checked before Hydra creates anything.
+"""`reverie-train`: Hydra's command line, with checks before Hydra creates files.
 
-A mistake gives one sentence and exit code 2. torch takes seconds to import, so only `.runs` does it.
+Mistakes are reported as one line with exit code 2. Only `.runs` imports torch, because that costs seconds.
 """
 
 import os
@@ -27,28 +27,31 @@ from ..utils.errors import UserError, did_you_mean, exit_on_user_error
 from .entry import load
 
 Task = Callable[[Any, Any, list[str]], object]
-"""A run: takes its checked configuration, its `Preflight`, and the notices to show before it starts."""
+"""Function that runs a checked configuration with its `Preflight` and the notices for its start."""
 
 
 def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:
-    """Run `task` in this process for what the command line asks: a run, a resumed run, or all of a multirun.
+    """Run `task` in this process for a new run, a resumed run, or all runs of a multirun.
 
     Without arguments, print the experiments instead.
 
     Raises:
-        SystemExit: With code 2 after a `UserError`, whose message is then the last line on stderr.
+        SystemExit: With code 2 for a `UserError`. Its message is the last line on stderr.
     """
     with exit_on_user_error():
         words = list(sys.argv[1:] if arguments is None else arguments)
-        if not words:  # below torchrun only the first rank shows it
+        # With torchrun, only rank 0 prints the overview.
+        if not words:
             return print(overview()) if os.environ.get("RANK", "0") == "0" else None
         if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
             words = load(".runs", "continued")(words)
-        if "--version" in words:  # Hydra would show its own.
+        # Hydra would print its own version.
+        if "--version" in words:
             return print(f"reverie {__version__}")
         flags = _flags(words)
         options = [word for word in words if word not in flags.overrides]
-        if flags.help:  # Hydra takes two more seconds to list the groups.
+        # Hydra needs two more seconds to list the groups.
+        if flags.help:
             return print(help_text(flags.config_dir))
         if flags.shell_completion or flags.hydra_help or flags.info:
             return _run_hydra([*with_experiment(flags.overrides), *options])
@@ -57,18 +60,19 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         overrides = parse(flags.overrides)
         resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
         if resume is not None and options:
-            raise UserError(f"resume={resume} continues a saved run; it takes values, not flags.")
+            raise UserError(f"resume={resume} continues a saved run and accepts values, but no flags.")
         if resume is not None:
             task(*load(".runs", "checked_run")(flags.overrides))
             return
         jobs = compose_jobs(flags.overrides, multirun=flags.multirun, config_dir=flags.config_dir)
         if flags.cfg == "job" and not (flags.package or flags.multirun):
-            # Hydra would also show the settings of the other workflow.
+            # Hydra would include the settings of the other workflow.
             return print(OmegaConf.to_yaml(jobs[0], resolve=flags.resolve))
         for_hydra = [*with_experiment([str(item.input_line) for item in overrides]), *options]
         if flags.cfg:
             return _run_hydra(for_hydra)
-        configs = [typed(job) for job in jobs]  # A mistake here is reported before torch is imported.
+        # Mistakes in settings are reported before torch is imported.
+        configs = [typed(job) for job in jobs]
         checked_job = load(".runs", "checked_job")
         suggest = None if flags.multirun else flags
         # All jobs are checked before the first one starts.
@@ -77,7 +81,7 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
 
 
 def _flags(words: list[str]) -> Namespace:
-    """Return the flags of Hydra, wherever they stand, and as `overrides` the rest."""
+    """Return Hydra's flags at any position, with all other words as `overrides`."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
@@ -88,26 +92,28 @@ def _flags(words: list[str]) -> Namespace:
     flags = parser.parse_intermixed_args(words)
     if flags.config_path or flags.config_name or flags.experimental_rerun:
         found = "--config-path, --config-name and --experimental-rerun would replace configs/train.yaml"
-        raise UserError(f"{found}, on which every check relies. Add files of your own by --config-dir.")
+        raise UserError(f"{found}, which all checks depend on. Add your own files with --config-dir.")
     if flags.config_dir is not None and not os.path.isdir(flags.config_dir):
         raise UserError(f"--config-dir={flags.config_dir} is not a folder.")
     for flag in ("resolve", "package"):
         if getattr(flags, flag) and not (flags.cfg or flags.help):
-            raise UserError(f"--{flag} needs --cfg; write --cfg job --{flag}.")
+            raise UserError(f"--{flag} needs --cfg. Write --cfg job --{flag}.")
     return flags
 
 
 def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence[Any] = ()) -> None:
-    """Let Hydra do what the flags ask, which is to run a task that is `checked` already, or several jobs."""
+    """Let Hydra handle its flags, run an already `checked` task, or run several jobs."""
 
     @hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
     def job(composed: DictConfig) -> float | None:
         assert task is not None
         if checked:
-            with exit_on_user_error():  # inside, for Hydra would add a line to the error
+            # Outside of the job, Hydra would add a line to the error.
+            with exit_on_user_error():
                 task(*checked)
             return None
-        from .runs import checked_job, score_of  # here, because a launcher may run the job in another process
+        # A launcher may run the job in another process, which needs this import.
+        from .runs import checked_job, score_of
 
         own = in_own_schema(composed)
         config = typed(own)
@@ -119,7 +125,8 @@ def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence
     before = sys.argv
     sys.argv = [before[0], *arguments]
     try:
-        with environment_variables({"HYDRA_FULL_ERROR": "1"}):  # Hydra raises its errors, and does not exit.
+        # With this variable Hydra raises errors instead of exiting.
+        with environment_variables({"HYDRA_FULL_ERROR": "1"}):
             job()
     except (HydraException, ValueError) as error:
         if task is None or isinstance(error, HydraException):

@@ -1,4 +1,4 @@
-"""Compared runs: read from their folders, grouped by settings, averaged on one grid over seeds."""
+"""Read runs from their folders, group them by settings, and average seeds on a common grid."""
 
 import glob
 import math
@@ -29,29 +29,29 @@ from ..utils.units import count_text
 
 RETURN = "return"
 RETURN_TAGS = ("evaluation/return_mean", "episode/return", "population/fitness_best")
-"""`return` is the first of these tags that every run logs."""
+"""`return` is the first of these tags that all runs log."""
 
 Points = NDArray[np.float64]
-"""(2, N) places on the axis, and the values there, in the order of the run."""
+"""(2, N) positions on the axis and their values, in chronological order."""
 
 _NOT_COMPARED = tuple(
     "seed. run_dir. resume. checkpoint. memory. logger. training.total_timesteps. training.generations. "
     "training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
     "training.video_interval. training.evaluation_interval. training.probe_interval.".split()
 )
-"""Beginnings of keys, each with a dot behind it, that do not part runs into groups."""
+"""Prefixes of keys (with a dot appended) that do not separate runs into groups."""
 
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
 _MOST_PARTS = 60
 
 
 class Axis(Enum):
-    """The horizontal axis of the curves; its value is the label."""
+    """Horizontal axis of the curves, with its label as the value."""
 
     steps = "agent steps"
     updates = "updates"
     frames = "frames"
-    wall = "hours by the clock"
+    wall = "wall-clock hours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,17 @@ class Run:
 
     path: Path
     settings: Mapping[str, Any]
-    """Every setting by its dotted key."""
+    """All settings by dotted key."""
     logged: Mapping[str, Points]
-    """Agent steps and values, by tag."""
+    """Agent steps and values by tag."""
 
     def points(self, tag: str, axis: Axis) -> Points:
-        """Return the finite values of a tag against an axis; a `UserError` if the run lacks one of them."""
+        """Return a tag's finite values over an axis, or raise a `UserError` if the run lacks either."""
         steps, values = self._column(tag, f"metric={tag}")
         return np.stack([self._places(steps, axis), values])
 
     def end(self, axis: Axis) -> float:
-        """Return the length of the run in units of the axis; NaN if the run does not log it."""
+        """Return the length of the run in units of the axis, or NaN if it is not logged."""
         try:
             last = max(steps[-1] for steps, _ in self.logged.values())
             return float(self._places(np.array([last]), axis)[0])
@@ -81,7 +81,7 @@ class Run:
         column = self.logged.get(tag, np.empty((2, 0)))
         column = column[:, np.isfinite(column[1])]
         if not column.size:
-            raise UserError(f"{self.path} has no finite {tag} so far, so {setting} cannot be drawn for it.")
+            raise UserError(f"{self.path} has no finite {tag} so far, so {setting} cannot be plotted.")
         return column
 
     def _places(self, steps: NDArray[np.float64], axis: Axis) -> NDArray[np.float64]:
@@ -100,30 +100,30 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs with equal settings but for their seeds."""
+    """Runs that differ only in their seeds."""
 
     name: str
-    """Settings that tell it from the other groups."""
+    """Settings that distinguish the group from the others."""
     runs: Sequence[Run]
     grid: NDArray[np.float64]
-    """(G,) places on the axis."""
+    """(G,) positions on the axis."""
     rows: NDArray[np.float64]
-    """(seeds, G) the mean of each seed around each place; NaN before its first value and after its last."""
+    """(seeds, G) mean of each seed around each position, NaN before its first and after its last value."""
     scores: NDArray[np.float64]
-    """(seeds,) the last evaluation of each; of any other tag the mean of the last tenth of its values."""
+    """(seeds,) last evaluation of each seed, or for other tags the mean of the last tenth of its values."""
 
     @property
     def title(self) -> str:
-        """Name, seeds, and what the curve is."""
+        """Name, number of seeds and statistic of the curve."""
         count = len(self.runs)
         kind = "" if count == 1 else "IQM of " if count >= LEAST_SEEDS else "mean of "
         return f"{printable(self.name)}: {kind}{count_text(count, 'seed')}"
 
 
 def find_runs(names: Sequence[str]) -> list[Path]:
-    """Return the folders of all named runs: each itself, in a folder of runs, or by a pattern.
+    """Return the run folders for names of runs, of folders that contain runs, and for glob patterns.
 
-    The logs of further `torchrun` processes in a run's folder do not count as runs.
+    The logs of other `torchrun` processes within a run folder do not count as runs.
 
     Raises:
         UserError: If a name does not exist or contains no run.
@@ -135,17 +135,17 @@ def find_runs(names: Sequence[str]) -> list[Path]:
         runs = sorted({path.parent for folder in folders for log in logs for path in Path(folder).rglob(log)})
         runs = [run for run in runs if run.parent.name != RANKS or run.parents[1] not in runs]
         if not runs:
-            what = f"holds no run: there is no {METRICS_FILE} in it" if folders else "does not exist"
-            raise UserError(f"{name} {what}. Name folders of runs, as in experiments/<run>.")
+            problem = f"contains no run (no {METRICS_FILE})" if folders else "does not exist"
+            raise UserError(f"{name} {problem}. Pass run folders, e.g. experiments/<run>.")
         for run in runs:
             found.setdefault(run.resolve(), run)
     return list(found.values())
 
 
 def read_run(path: Path) -> Run:
-    """Return a run up to the last whole line of its metrics; a `UserError` if a file is not a run's."""
+    """Return a run up to the last complete line of its metrics, or raise a `UserError` for invalid files."""
     if not os.path.lexists(path / CONFIG_FILE):
-        raise UserError(f"{path} holds no run: it has no {CONFIG_FILE}.")
+        raise UserError(f"{path} is not a run folder (no {CONFIG_FILE}).")
     config = OmegaConf.to_container(read_config(path / CONFIG_FILE), enum_to_str=True)
     logged: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in read_lines(path / METRICS_FILE):
@@ -160,41 +160,48 @@ def with_returns(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that have finished an episode, and report the others on stderr.
 
     Raises:
-        UserError: If none of them has.
+        UserError: If all runs lack a finished episode.
     """
     kept = [run for run in runs if not run.logged.keys().isdisjoint(RETURN_TAGS)]
     for run in runs:
         if run in kept:
             continue
-        reason = "no finished episode" if run.logged else "no whole line"
+        reason = "no finished episode" if run.logged else "no complete line"
         message = f"{run.path / METRICS_FILE} has {reason} yet"
         if not kept:
-            raise UserError(f"{message}. Wait for the run's first metrics, or name a tag by metric=<tag>.")
+            raise UserError(f"{message}. Wait for the run's first metrics, or set metric=<tag>.")
         print(f"skipped: {printable(message)}", file=sys.stderr)
     return kept
 
 
 def find_tag(metric: str, runs: Sequence[Run]) -> str:
-    """Return the tag for `metric`: itself, parts of it in order, or `return`; a `UserError` if none fits."""
+    """Return the tag for `metric`: a whole tag, parts of one in order, or `return`.
+
+    Raises:
+        UserError: If no tag or several tags match.
+    """
     tags = sorted({tag for run in runs for tag in run.logged})
     if metric == RETURN:
         common = [tag for tag in RETURN_TAGS if all(tag in run.logged for run in runs)]
         if not common:
-            raise UserError(f"no tag of {', '.join(RETURN_TAGS)} is in every run. Name one by metric=<tag>.")
+            raise UserError(f"the runs share none of {', '.join(RETURN_TAGS)}. Set metric=<tag>.")
         return common[0]
     parts = "/(.*/)?".join(map(re.escape, metric.split("/")))
     meant = [tag for tag in tags if re.fullmatch(f"(.*/)?{parts}", tag)]
     if metric in tags or len(meant) == 1:
         return metric if metric in tags else meant[0]
-    why = f"fits {', '.join(meant[:3])}" if meant else "is no tag of these runs"
+    why = f"matches {', '.join(meant[:3])}" if meant else "is not a tag of these runs"
     raise UserError(f"metric={metric} {why}.{did_you_mean(metric, tags)} metric=list lists all.")
 
 
 def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], dict[str, list[str]]]:
-    """Return the groups of runs, and the text of each differing setting in each group.
+    """Return groups of runs with equal settings, and the text of each differing setting in each group.
 
-    Seed, folder, length, and what is shown and stored do not part runs. A group is named by the fewest
-    settings that tell all groups apart, and how many more differ. A `UserError` if a run lacks tag or axis.
+    Seed, folder, length, logging and checkpoints do not separate runs. A group's name contains the fewest
+    settings that distinguish all groups, and the number of other differences.
+
+    Raises:
+        UserError: If a run lacks the tag or axis.
     """
     members: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
@@ -208,11 +215,11 @@ def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], 
     by_use = sorted(differing, key=lambda key: key.startswith(_NAMED_LAST))
     chosen: list[str] = []
 
-    def count_parted(keys: list[str]) -> int:
+    def count_separated(keys: list[str]) -> int:
         return len({tuple(texts[key][group] for key in keys) for group in range(len(settings))})
 
-    while count_parted(chosen) < len(settings):
-        chosen.append(max(by_use, key=lambda key: count_parted([*chosen, key])))
+    while count_separated(chosen) < len(settings):
+        chosen.append(max(by_use, key=lambda key: count_separated([*chosen, key])))
     more = f" (+{hidden} more)" if (hidden := len(differing) - len(chosen)) else ""
     groups = []
     for number, (each, inside) in enumerate(zip(settings, members.values(), strict=True)):
@@ -224,15 +231,15 @@ def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], 
 
 
 def is_evaluation(tag: str) -> bool:
-    """Return whether the values of a tag are means over whole evaluations, so that the last one counts."""
+    """Return whether a tag's values are means over whole evaluations, so that the last one is the score."""
     return tag.startswith("evaluation/")
 
 
 def on_grid(seeds: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the middles (G,) of equal parts of the axis, and the means in them (seeds, G).
+    """Return the centers (G,) of equal bins of the axis, and the means (seeds, G) of each seed in them.
 
-    There are at most 60 parts, with two values in each on the average. A part in which a seed has no value is
-    interpolated; before its first and after its last value it is NaN.
+    There are at most 60 bins, with at least two values each on average. Empty bins are interpolated, or NaN
+    before the first and after the last value of a seed.
     """
     places = np.concatenate([each for each, _ in seeds])
     count = min(_MOST_PARTS, max(1, round(len(places) / len(seeds) / 2)))

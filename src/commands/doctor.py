@@ -1,6 +1,6 @@
-"""Check whether this machine can train, and print a repair for each problem. Nothing is changed.
+"""Check whether this machine can train, and print a fix for each problem without applying it.
 
-Exit code: 1 if a check failed, else 0. There are no settings.
+Exit code: 1 if a check failed, otherwise 0. There are no settings.
 """
 
 import importlib.metadata
@@ -35,8 +35,8 @@ from ..utils.units import count_text, size_text
 
 GIB = 2**30
 
-# Free bytes below which a check fails, and warns. The Pong run: 1.2 GB of replay, saved with each checkpoint
-# that is kept, and about 3 GB of process; a 6 GB card has 4.5 GiB free next to a desktop and CUDA's context.
+# Below these free bytes a check fails or warns. The Pong run has 1.2 GB of replay, which each kept checkpoint
+# contains, and about 3 GB of process memory. A 6 GB GPU has 4.5 GiB free beside a desktop and CUDA's context.
 _DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
 _SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
 
@@ -44,7 +44,7 @@ _SECONDS_TO_EXCHANGE = 5.0
 
 
 class Health(Enum):
-    """OK; WARN: runs work, but less well than they could; FAIL: a run would fail. Values are colours."""
+    """Result of a check, with its color. WARN: runs work with limitations. FAIL: runs would fail."""
 
     OK = "green"
     WARN = "yellow"
@@ -53,17 +53,17 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One row of the report."""
+    """A row of the report."""
 
     subject: str
     health: Health
     found: str
     fix: str = ""
-    """What to do unless all is well."""
+    """Advice, unless the check is OK."""
 
     @classmethod
     def of(cls, subject: str, found: str, fix: str, *, fails: bool = False, warns: bool = True) -> "Check":
-        """Return a check that fails, else warns, else is OK and needs no fix."""
+        """Return a check that fails, warns, or is OK without a fix."""
         health = Health.FAIL if fails else Health.WARN if warns else Health.OK
         return cls(subject, health, found, "" if health is Health.OK else fix)
 
@@ -75,13 +75,13 @@ class Check:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `reverie-doctor`; return 1 if a check failed, else 0. Anything but --help is refused."""
+    """Run `reverie-doctor` and return 1 if a check failed, otherwise 0. The only argument is --help."""
     FlagParser(description=__doc__, allow_abbrev=False).parse_args(arguments)
     return report(diagnose(), Console(highlight=False))
 
 
 def diagnose() -> list[Check]:
-    """Make every check, in the order of the report."""
+    """Run all checks in the order of the report."""
     here, shared = Path.cwd(), Path("/dev/shm")
     limit = memory_limit_bytes()
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
@@ -90,7 +90,7 @@ def diagnose() -> list[Check]:
         judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
         judge_packages(importlib.metadata.requires("reverie") or []),
-        # The packages check covers whether it is new enough.
+        # The check of packages covers its minimum version.
         Check("PyTorch", Health.OK, pytorch),
         _check_gpu(),
         _check_start("Atari", "ale-py", "atari", "--force-reinstall", "--no-deps", "ale-py"),
@@ -104,7 +104,7 @@ def diagnose() -> list[Check]:
 
 
 def report(checks: list[Check], console: Console) -> int:
-    """Print the table, then each fix in a line by itself so that it can be pasted; return the exit code."""
+    """Print the table and each fix on a line for copying, and return the exit code."""
     table = Table("check", "health", "found")
     for check in checks:
         table.add_row(check.subject, Text(check.health.name, check.health.value), Text(check.found))
@@ -117,26 +117,26 @@ def report(checks: list[Check], console: Console) -> int:
 
 
 def judge_system(name: str) -> Check:
-    """Judge the operating system by its name in `sys.platform`. Windows is refused before this runs."""
+    """Check the operating system by its name in `sys.platform`. Windows is refused earlier."""
     if name == "linux":
         return Check("system", Health.OK, platform.platform())
-    tried = "macOS was only simulated, on Linux" if name == "darwin" else f"{name} was never tried"
+    tried = "macOS was only simulated, on Linux" if name == "darwin" else f"{name} was never tested"
     found = (
-        f"{tried}: without /proc and glibc, memory is judged by resident size, which hides what the "
-        "allocator keeps, and workers outlive a killed run by some seconds, with engine=ray by more"
+        f"{tried}: without /proc and glibc, memory is judged by resident size, which includes memory cached "
+        "by the allocator, and workers outlive a killed run by some seconds, or more with engine=ray"
     )
-    return Check.of("system", found, "Long runs belong on Linux; short ones may work here")
+    return Check.of("system", found, "Use Linux for long runs. Short ones may work here")
 
 
 def judge_python(version: tuple[int, int]) -> Check:
-    """Judge the (major, minor) version of Python."""
-    found = f"{version[0]}.{version[1]} at {sys.executable}; tested with 3.11 and 3.12"
+    """Check the (major, minor) version of Python."""
+    found = f"{version[0]}.{version[1]} at {sys.executable} (tested: 3.11 and 3.12)"
     fix = "Create the environment with Python 3.11 or 3.12: python3.11 -m venv .venv"
     return Check.of("Python", found, fix, fails=version < (3, 11), warns=version > (3, 12))
 
 
 def judge_packages(requirements: Iterable[str]) -> Check:
-    """Judge whether packages are in the ranges of requirements (`torch>=2.11`); extras are left out."""
+    """Check installed packages against requirements (`torch>=2.11`), ignoring extras."""
     wrong: dict[str, str] = {}
     for each in map(Requirement, requirements):
         if each.marker and not each.marker.evaluate({"extra": ""}):
@@ -157,12 +157,12 @@ def _pip_install(*what: str) -> str:
 
 
 def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -> Check:
-    """Judge a machine on which PyTorch, built for a CUDA version or a CPU, sees no device for a `reason`."""
+    """Check a machine without a CUDA device for PyTorch, built for a CUDA version or a CPU."""
     if driver is None:
         found = "no NVIDIA driver: runs use the small CPU preset"
         fix = "Catch and CartPole need none. For Pong, use a machine with an NVIDIA GPU and its driver"
     elif cuda_build is None:
-        found = f"driver {driver}, but PyTorch is a CPU build: the GPU is not used"
+        found = f"driver {driver}, but PyTorch is a CPU build and does not use the GPU"
         fix = _pip_install("--force-reinstall", f"torch=={torch.__version__.partition('+')[0]}")
     else:
         found = f"driver {driver}, PyTorch built for CUDA {cuda_build}, but no device. {reason}".strip()
@@ -171,7 +171,7 @@ def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -
 
 
 def _check_gpu() -> Check:
-    """Use the GPU for a moment, if there is one."""
+    """Check the GPU with a small computation."""
     # PyTorch warns here if a driver is too old.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -186,7 +186,7 @@ def _check_gpu() -> Check:
         torch.ones(8, device="cuda").sum().item()
         free, total = torch.cuda.mem_get_info()
     except RuntimeError as error:
-        # The build has no kernels for this card, or its memory is full.
+        # PyTorch has no kernels for this GPU, or the GPU's memory is full.
         fix = "Free the GPU (nvidia-smi lists its users), install a PyTorch built for it, or use device=cpu"
         return Check.of("GPU", f"{versions}: {_one_line(error)}", fix, fails=True)
     bfloat16 = "with" if torch.cuda.is_bf16_supported(including_emulation=False) else "without"
@@ -196,9 +196,9 @@ def _check_gpu() -> Check:
 
 
 def _check_start(subject: str, package: str, suite: str, *install: str) -> Check:
-    """Start the first environment of a suite as a run does."""
+    """Start the default environment of a suite."""
     try:
-        # An import that fails belongs in the report, too.
+        # The report also includes errors of this import.
         from ..envs import EnvConfig, Suite, make_single
 
         env = make_single(EnvConfig(suite=Suite[suite]))
@@ -218,48 +218,48 @@ def _one_line(error: Exception) -> str:
 
 
 def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
-    """Judge the folder in which runs would be written, with `free` bytes left on its disk."""
-    elsewhere = "run_dir=<a folder on another disk>"
+    """Check the folder for runs, with `free` bytes left on its disk."""
+    elsewhere = "run_dir=<folder on another disk>"
     if not is_writable:
         return Check.of(
-            "disk", f"{folder} is not writable", f"Start elsewhere, or set {elsewhere}", fails=True
+            "disk", f"{folder} is not writable", f"Use another folder, or set {elsewhere}", fails=True
         )
     fix = f"Free {size_text(_DISK[1])}, or set {elsewhere}"
     return Check.of_bytes("disk", f"{size_text(free)} free in {folder}", fix, free, _DISK)
 
 
 def judge_shared_memory(free: int | None) -> Check:
-    """Judge the free bytes of /dev/shm (`None` without it): worker environments send observations by it."""
+    """Check the free bytes of /dev/shm (`None` without it), which transfers observations of workers."""
     found = "no /dev/shm" if free is None else f"{size_text(free)} free in /dev/shm"
-    fix = "In Docker: docker run --shm-size=1g ...; elsewhere env.vectorization=sync works without it"
+    fix = "In Docker, use docker run --shm-size=1g. Elsewhere, env.vectorization=sync works without it"
     return Check.of_bytes("shared memory", found, fix, free or 0, _SHARED_MEMORY)
 
 
 def judge_memory(available: int, cgroup_limit: int | None) -> Check:
-    """Judge the available bytes of memory, and the limit of a control group if there is one."""
+    """Check the available bytes of memory and the limit of the control group, if any."""
     limit = "no cgroup limit" if cgroup_limit is None else f"cgroup limit {size_text(cgroup_limit)}"
     fix = "Close other programs, or lower buffer.capacity to 20000"
     if cgroup_limit is not None and cgroup_limit < _MEMORY[1]:
-        fix = "Raise the container's limit: docker run --memory=8g ..."
+        fix = "Raise the container's limit: docker run --memory=8g"
     return Check.of_bytes("memory", f"{size_text(available)} available, {limit}", fix, available, _MEMORY)
 
 
 def judge_load(load: float, cpus: int) -> Check:
-    """Judge the load average of the last minute against the CPUs that this process may use.
+    """Compare the load average of the last minute with the number of CPUs available to this process.
 
     A run with one thread competes with `load` other busy threads.
     """
     slowdown = (load + 1) / cpus
-    effect = f"runs take up to {slowdown:.1f} times as long as documented"
+    effect = f"runs are up to {slowdown:.1f} times slower than documented"
     if slowdown <= 1:
-        effect = "a run with one thread gets a CPU of its own"
-    fix = "End other programs. Otherwise threads=1 loses the least, and so does the choice made at startup"
+        effect = "a CPU is free for a run with one thread"
+    fix = "Stop other programs. Otherwise keep the number of threads chosen at startup, or set threads=1"
     found = f"load average {load:.1f} on {count_text(cpus, 'usable CPU')}: {effect}"
     return Check.of("load", found, fix, warns=slowdown > 1)
 
 
 def why_no_exchange() -> str:
-    """Let two ranks, threads of this process, add up a number by gloo; return what is wrong, or ""."""
+    """Sum a number over two ranks in threads of this process with gloo. Return an error or ""."""
     store = dist.HashStore()
 
     def total(rank: int) -> float:
@@ -272,13 +272,13 @@ def why_no_exchange() -> str:
         with ThreadPool(2) as ranks:
             totals = ranks.map_async(total, range(2)).get(2 * _SECONDS_TO_EXCHANGE)
     except Exception as error:
-        # Any error belongs in the report.
+        # The report includes errors of any type.
         return _one_line(error)
     return "" if totals == [2, 2] else f"1 + 1 = {totals}"
 
 
 def gloo_address() -> str | None:
-    """Return the interface for gloo, or the address of this machine's name; `None` without either."""
+    """Return gloo's interface, or else the address of this machine's name, or `None` without either."""
     if name := os.environ.get("GLOO_SOCKET_IFNAME"):
         return name
     try:
@@ -288,18 +288,18 @@ def gloo_address() -> str | None:
 
 
 def judge_ranks(failure: str, address: str | None) -> Check:
-    """Judge how the processes of `torchrun` would exchange: what is wrong with it, and by which address."""
+    """Check communication between the processes of `torchrun`, given its `failure` and its address."""
     up = [name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith("lo")]
     others = f"GLOO_SOCKET_IFNAME={up[0] if up else '<interface>'}"
-    fix = f"Only torchrun needs it: set GLOO_SOCKET_IFNAME=lo for ranks of this machine, {others} for several"
+    fix = f"For torchrun, set GLOO_SOCKET_IFNAME=lo on a single machine, or {others} for several"
     if failure:
-        return Check.of("ranks", f"two ranks cannot exchange by gloo: {failure}", fix)
+        return Check.of("ranks", f"two ranks cannot communicate with gloo: {failure}", fix)
     if address is None:
         return Check.of("ranks", "the name of this machine has no address for gloo", fix)
     gpus = torch.cuda.device_count()
     if gpus and not dist.is_nccl_available():
         fix = "Install a PyTorch with NCCL, or use device=cpu"
-        return Check.of("ranks", "PyTorch has no NCCL, which GPUs exchange by", fix)
-    most = f"{gpus} (one for each GPU)" if gpus else f"{usable_cpus()} (one for each core)"
-    reach = f"; those of other machines need {others}" if address.startswith("127.") else ""
-    return Check("ranks", Health.OK, f"two exchange by gloo over {address}, up to {most} here{reach}")
+        return Check.of("ranks", "PyTorch has no NCCL for communication between GPUs", fix)
+    most = f"{gpus} (one per GPU)" if gpus else f"{usable_cpus()} (one per core)"
+    reach = f"; other machines need {others}" if address.startswith("127.") else ""
+    return Check("ranks", Health.OK, f"gloo works over {address}, for up to {most} ranks here{reach}")

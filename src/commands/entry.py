@@ -1,6 +1,6 @@
-"""The commands of this package: each loads what it needs once it is called, and ends calmly on Ctrl-C.
+"""Console entry points. Each imports its module when called and exits cleanly on Ctrl-C.
 
-What is refused here is refused before torch is imported, which takes seconds.
+The checks in this module run before the slow import of torch.
 """
 
 import contextlib
@@ -25,27 +25,29 @@ INTERRUPTED = "interrupted"
 
 
 def command(module: str) -> Callable[[], Any]:
-    """Return a command that runs the `main` of a module, which is imported then."""
+    """Return a command that imports a module and runs its `main`."""
     return lambda: load(module)()
 
 
 @exit_on_user_error()
 def load(module: str, name: str = "main") -> Callable[..., Any]:
-    """Return a function of a module; what ends the process from now on is shown in one line.
+    """Import a module and return one of its functions. From now on, Ctrl-C prints a line, not a traceback.
 
     Raises:
-        SystemExit: With code 2 if it cannot run on this system, or something that it imports is missing.
+        SystemExit: With code 2 if the system is not supported or an import fails.
     """
     sys.excepthook = _show
     require_posix()
     require_address_space()
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
-    if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that
+    # A shell's background job ignores Ctrl-C, which must not change.
+    if is_default:
         signal.signal(signal.SIGINT, end_at_once)
     try:
         return getattr(importlib.import_module(module, __package__), name)
-    except (ImportError, OSError, MemoryError) as error:  # OSError: a shared library that PyTorch lacks
+    except (ImportError, OSError, MemoryError) as error:
+        # PyTorch raises an OSError for a missing shared library.
         if refused := address_space_error(error):
             raise refused from error
         raise UserError(f"{error}, in {sys.executable}. {INSTALL}") from error
@@ -55,18 +57,19 @@ def load(module: str, name: str = "main") -> Callable[..., Any]:
 
 
 def end_at_once(*_: object, then: str = "") -> None:
-    """End as Ctrl-C ends a process, so that a shell's loop ends too; libraries would catch an exception."""
+    """End this process by SIGINT, so that a shell's loop ends too. Libraries might catch an exception."""
     shown = f"{INTERRUPTED}; {then}" if then else INTERRUPTED
     with contextlib.suppress(OSError):
-        # Not by `sys.stderr`, which the signal may have interrupted. A progress bar hides the cursor.
+        # The signal may have interrupted `sys.stderr`, so write directly. A progress bar hides the cursor.
         os.write(2, ("\x1b[?25h\n" if os.isatty(2) else "").encode() + f"{shown}\n".encode())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
-    os._exit(128 + signal.SIGINT)  # process 1 of a container outlives its own signals
+    # Process 1 of a container survives its own signals.
+    os._exit(128 + signal.SIGINT)
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Show what ends a process: of Ctrl-C one line, of all else the traceback."""
+    """Print a line for Ctrl-C, and the traceback of any other error."""
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("; ".join([INTERRUPTED, *map(str, error.args)]) + "\n")
     else:

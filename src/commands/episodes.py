@@ -29,12 +29,13 @@ from ..utils.units import count_text
 from .options import own_settings
 
 _USAGE = """\
-Episodes in and out: reverie-episodes show|export|import [key=value ...]
+Show, export and import episodes: reverie-episodes show|export|import [key=value ...]
 
-  reverie-episodes show path=<folder>                       a table of what lies there, in any format
+  reverie-episodes show path=<folder>                       summarize episodes in any format
   reverie-episodes export run=<run> to=<folder>             whole episodes of the newest checkpoint's replay
-  reverie-episodes import path=<folder> to=<new folder>     from any format to our own, checked
-  reverie-train buffer.prefill=<folder> ...                 begin with them; training.offline=true: no others
+  reverie-episodes import path=<folder> to=<new folder>     check and convert any format to Reverie's own
+  reverie-train buffer.prefill=<folder> ...                 start with these episodes (training.offline=true:
+                                                            train on them only)
 
 Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
 
@@ -54,13 +55,13 @@ class ExportConfig:
     """Settings of `reverie-episodes export`."""
 
     run: str | None = None
-    """Folder of the run whose newest checkpoint is read."""
+    """Folder of the run. The newest checkpoint is read."""
 
     to: str | None = None
     """New folder for the episodes."""
 
     format: Format = Format.own
-    """Layout to write."""
+    """Format to write."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,10 +72,10 @@ class ImportConfig:
     """Folder or file of episodes, in any of the formats."""
 
     to: str | None = None
-    """New folder for the episodes, in our own format."""
+    """New folder for the episodes in Reverie's own format."""
 
     choices: int | None = None
-    """Number of discrete actions, where files say it by the actions taken alone; null for what they say."""
+    """Number of discrete actions, for files without it, or null to infer it from the files."""
 
     def __post_init__(self) -> None:
         require_range("", self, "choices", ge=1, le=MOST_CHOICES)
@@ -82,7 +83,7 @@ class ImportConfig:
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-episodes`; exit code 2 after a mistake, or a file that is refused."""
+    """Run `reverie-episodes`. The exit code is 2 after a mistake or for an invalid file."""
     word, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     actions = {
         "show": (ShowConfig, _show),
@@ -90,20 +91,20 @@ def main(arguments: list[str] | None = None) -> None:
         "import": (ImportConfig, _import),
     }
     if word in ("-h", "--help"):
-        return print(_USAGE + "Each has its settings: reverie-episodes export --help")
+        return print(_USAGE + "For the settings of an action: reverie-episodes export --help")
     if word not in actions:
         hint = did_you_mean(word, actions)
-        raise UserError(f"{word} is not an action of episodes; they are {', '.join(actions)}.{hint}")
+        raise UserError(f"{word} is not an action of episodes. Choose {', '.join(actions)}.{hint}")
     schema, action = actions[word]
     if "format=dreamerv3-torch" in others:
         raise UserError(
-            "format=dreamerv3-torch is not written: dreamerv3-torch reads format=own, and "
+            "format=dreamerv3-torch is not needed: dreamerv3-torch reads format=own, and "
             f"{CONVERTER} converts its episodes."
         )
     settings, _ = own_settings(schema, others, f"episodes {word}", _USAGE)
     for name in ("path", "run", "to"):
         if not getattr(settings, name, "."):
-            raise UserError(f"{name} is missing: write {name}=<folder>.")
+            raise UserError(f"{name} is missing. Write {name}=<folder>.")
     action(settings)
 
 
@@ -118,10 +119,10 @@ def _show(config: ShowConfig) -> None:
     rows = {
         "format": episodes.format.value,
         "episodes": f"{len(lengths):,}",
-        "steps": f"{sum(lengths):,}, {np.mean(lengths):,.1f} in an episode",
+        "steps": f"{sum(lengths):,}, {np.mean(lengths):,.1f} per episode",
         **{f"observation {printable(key)}": f"{part.dtype} {part.shape}" for key, part in parts.items()},
         "action": action.text,
-        "return": f"mean {np.mean(returns):.4g}, least {min(returns):.4g}, most {max(returns):.4g}",
+        "return": f"mean {np.mean(returns):.4g}, min {min(returns):.4g}, max {max(returns):.4g}",
     }
     if episodes.skipped_text:
         rows["skipped"] = printable(episodes.skipped_text)
@@ -133,7 +134,7 @@ def _export(config: ExportConfig) -> None:
     require_new(Path(str(config.to)))
     run = load_run(str(config.run), device=Device.cpu)
     folder = Path(str(config.run))
-    # Of all processes of `torchrun`; without a checkpoint it is the second that says so.
+    # The first call finds the episodes of all ranks. Without a checkpoint, the second call raises the error.
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)
     replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)

@@ -1,4 +1,4 @@
-"""`reverie-evaluate`: play the newest checkpoint of a run, without learning."""
+"""`reverie-evaluate`: evaluate the newest checkpoint of a run."""
 
 import json
 import signal
@@ -23,13 +23,13 @@ from .entry import load
 from .options import own_settings
 
 _USAGE = """\
-Play the newest checkpoint of a run, without learning: reverie-evaluate run=<folder> [key=value ...]
+Evaluate the newest checkpoint of a run: reverie-evaluate run=<folder> [key=value ...]
 
   reverie-evaluate run=experiments/<run>                   one line of JSON: returns, lengths, mean
-  reverie-evaluate run=experiments/<run> video=play.mp4    and a video of the first episode
-  reverie-evaluate run=pretrained:pong episodes=10         networks that come with the package
+  reverie-evaluate run=experiments/<run> video=play.mp4    also record a video of the first episode
+  reverie-evaluate run=pretrained:pong episodes=10         an agent included in the package
 
-Ctrl-C ends it with what was played so far, open episodes included, and exit code 130.
+Press Ctrl-C to stop with the results so far, including unfinished episodes (exit code 130).
 
 """
 _PROGRESS_SECONDS = 10.0
@@ -37,7 +37,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class PolicyMode(Enum):
-    """How evaluation acts."""
+    """Action selection during evaluation."""
 
     sample = "sample"
     mode = "mode"
@@ -45,34 +45,34 @@ class PolicyMode(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class EvaluateConfig:
-    """Settings of `reverie-evaluate`, typed as key=value."""
+    """Settings of `reverie-evaluate`, written as key=value."""
 
     run: str | None = None
-    """Folder of the run to play, a folder of weights and configuration, `pretrained:<name>` or
+    """Folder of the run, a folder of weights and configuration, `pretrained:<name>` or
     `hub:<owner>/<name>`."""
 
     episodes: int = 20
-    """Episodes to play."""
+    """Number of episodes."""
 
     max_steps: int | None = None
-    """Steps after which an episode is cut; null leaves them as long as the environment does."""
+    """Maximum steps per episode, or null for the environment's limit."""
 
     seed: int = 0
-    """Seed of episodes and policy; training with the same seed plays other episodes."""
+    """Seed of episodes and policy. Training with the same seed uses different episodes."""
 
     policy: PolicyMode = PolicyMode.sample
-    """`sample` acts as in training; `mode` takes the likeliest action. A population is always played in
-    `mode`: its policies have one action each."""
+    """`sample` draws actions like training, and `mode` takes the most likely one. Populations always use
+    `mode`, because their policies are deterministic."""
 
     video: str | None = None
-    """File (.mp4 or .gif) for the first episode: its image observations, or what the environment renders."""
+    """File (.mp4 or .gif) for the first episode, from its image observations or rendered frames."""
 
     device: Device = Device.auto
-    """Where the networks live."""
+    """Device of the networks."""
 
     def __post_init__(self) -> None:
         if not self.run:
-            raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
+            raise UserError("run is missing. Set the folder of a run, e.g. run=experiments/<run>.")
         require_range("", self, "episodes", "max_steps", ge=1)
         require_seed(self.seed)
         if self.video is not None:
@@ -82,29 +82,29 @@ class EvaluateConfig:
 
 
 class _Watch:
-    """Says on stderr how far an evaluation is, and lets Ctrl-C end it with what was played."""
+    """Report the progress of an evaluation on stderr, and stop it after Ctrl-C."""
 
     def __init__(self, episodes: int, bound: int | None) -> None:
         self._episodes = episodes
-        self._hint = "" if bound else "; nothing ends one but the environment: max_steps= would"
+        self._hint = "" if bound else " (episodes have no limit, consider max_steps=)"
         self._due = time.monotonic() + _PROGRESS_SECONDS
         self.is_interrupted = False
 
     def __call__(self, finished: int, still_open: "list[envs.Episode]") -> bool:
-        """Return whether to end now."""
+        """Return whether to stop now."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _PROGRESS_SECONDS
             longest = max((episode.length for episode in still_open), default=0)
             print(
-                f"played {finished:,} of {count_text(self._episodes, 'episode')}, an open one has "
+                f"finished {finished:,} of {count_text(self._episodes, 'episode')}, the current one has "
                 f"{count_text(longest, 'step')}"
-                f"{self._hint}; Ctrl-C ends it",
+                f"{self._hint}. Press Ctrl-C to stop.",
                 file=sys.stderr,
             )
         return self.is_interrupted
 
     def interrupt(self, *_: object) -> None:
-        """End before the next step; at once, if asked again."""
+        """Stop before the next step, or immediately the second time."""
         if self.is_interrupted:
             raise KeyboardInterrupt
         self.is_interrupted = True
@@ -113,10 +113,10 @@ class _Watch:
 def evaluate_run(
     config: EvaluateConfig, loaded: "tuple[TrainConfig, workflows.Agent, int | None] | None" = None
 ) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
-    """Play the newest checkpoint of a run, or what was loaded of it.
+    """Evaluate the newest checkpoint of a run, or an agent that is already `loaded`.
 
     Returns:
-        What `reverie-evaluate` prints, and an episode's frames.
+        The result of `reverie-evaluate`, and the frames of an episode.
     """
     assert config.run is not None
     run, workflow, step = loaded or orchestration.load_agent(config.run, config.device)
@@ -125,7 +125,8 @@ def evaluate_run(
     policy = config.policy if orchestration.recipe_of(run).samples_actions else PolicyMode.mode
     sample, is_recorded = policy is PolicyMode.sample, config.video is not None
     env = cut_episodes(run.env, workflow.env, config.max_steps)
-    env = replace(env, max_restarts=0)  # an episode in which the environment broke has no return
+    # Restarts are disabled, because an episode with a crash has no valid return.
+    env = replace(env, max_restarts=0)
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
     before = signal.signal(signal.SIGINT, watch.interrupt)
     try:
@@ -158,9 +159,11 @@ def evaluate_run(
 def main() -> None:
     """Run `reverie-evaluate` with the arguments of this process."""
     config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", _USAGE)
-    load("..orchestration", "recipe_of")  # imports torch
+    # This imports torch, after the settings have been checked.
+    load("..orchestration", "recipe_of")
     result, frames = evaluate_run(config)
-    print(json.dumps(result), flush=True)  # first: the video may fail
+    # Writing the video may fail, so the result is printed first.
+    print(json.dumps(result), flush=True)
     if config.video is not None and frames is not None:
         try:
             orchestration.write_video(Path(config.video), frames)
@@ -171,7 +174,7 @@ def main() -> None:
 
 
 def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:
-    """Return the environments with a limit of `max_steps`, unless theirs is lower."""
+    """Return the environments with a limit of `max_steps` per episode, unless their own is lower."""
     if max_steps is None or (spec.longest_episode is not None and spec.longest_episode <= max_steps):
         return env
     frames = max_steps * env.action_repeat
@@ -179,23 +182,25 @@ def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvCon
 
 
 def _check_video(path: Path, env: EnvSpec) -> None:
-    """Refuse a video that could not be written, before hours of play."""
+    """Raise a `UserError` for an impossible video before the evaluation, which may last hours."""
     if not env.has_image and not env.renders:
-        raise UserError(f"video={path}: {orchestration.no_pictures(env)}. Leave video= out.")
+        raise UserError(f"video={path}: {orchestration.no_pictures(env)}. Omit video=.")
     require_writable("video", path)
 
 
 def require_writable(key: str, path: Path) -> None:
-    """Refuse a path that cannot be written."""
+    """Raise a `UserError` if a path cannot be written."""
     reason = None
     try:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
         for part in path.parts:
             with suppress(FileNotFoundError):
-                (existing / part).stat()  # raises for a name that is too long
+                # This raises an error for a too long name.
+                (existing / part).stat()
         if path.is_dir():
             reason = "it is a folder"
-        with TemporaryFile(dir=existing):  # tried: root may write everywhere, but not on every disk
+        # Only a test reveals a read-only disk, because root has permission everywhere.
+        with TemporaryFile(dir=existing):
             pass
     except OSError as error:
         reason = error.strerror

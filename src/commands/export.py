@@ -1,4 +1,4 @@
-"""`reverie-export`: networks of a run alone, in a folder for `reverie.load` and the Hugging Face Hub."""
+"""`reverie-export`: write a run's networks to a folder for `reverie.load` and the Hugging Face Hub."""
 
 import hashlib
 import json
@@ -27,12 +27,12 @@ from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, requi
 from .options import own_settings
 
 _USAGE = """\
-Write the networks of a run without its replay and optimisers: reverie-export run=<folder> out=<new folder>
+Write the networks of a run without its replay and optimizers: reverie-export run=<folder> out=<new folder>
 
-  reverie-export run=experiments/<run> out=mine              weights, configuration, card with a score
-  reverie-export run=experiments/<run> out=mine video=true   and a video of the first episode
-  reverie-evaluate run=mine                                  plays it, as reverie.load("mine") does
-  hf upload <owner>/<name> mine                              publishes it; then run=hub:<owner>/<name>
+  reverie-export run=experiments/<run> out=mine              weights, configuration, model card with a score
+  reverie-export run=experiments/<run> out=mine video=true   also a video of the first episode
+  reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine"))
+  hf upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
 
 """
 PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
@@ -45,44 +45,44 @@ Mean return of {played}: **{score}** (policy `{policy}`, seed
 ```python
 import reverie
 
-agent = reverie.load("hub:<owner>/<name>")  # or the folder that holds this file
+agent = reverie.load("hub:<owner>/<name>")  # or the folder of this file
 env = agent.make_env()
 observation, info = env.reset()
 action = agent.act(observation)
 ```
 
-`config.yaml` has every setting of the run, `weights.safetensors` the world model, the actor and the
-critic, `card.json` these numbers. `reverie-train resume=hub:<owner>/<name>` trains on from them.
+`config.yaml` contains every setting of the run, `weights.safetensors` the world model, actor and critic, and
+`card.json` these numbers. `reverie-train resume=hub:<owner>/<name>` continues training from the weights.
 """
 
 
 @dataclass(kw_only=True, slots=True)
 class ExportConfig:
-    """Settings of `reverie-export`, typed as key=value."""
+    """Settings of `reverie-export`, written as key=value."""
 
     run: str | None = None
-    """Folder of the run, whose newest checkpoint counts, or networks alone."""
+    """Folder of the run (its newest checkpoint is exported) or of weights."""
 
     out: str | None = None
     """New folder for the files."""
 
     episodes: int = 20
-    """Episodes of the score on the card."""
+    """Episodes for the score on the card."""
 
     max_steps: int | None = None
-    """Steps after which an episode is cut; null leaves them as long as the environment does."""
+    """Maximum steps per episode, or null for the environment's limit."""
 
     seed: int = 0
     """Seed of episodes and policy."""
 
     video: bool = False
-    """Whether the first episode becomes replay.mp4: its images, or what the environment renders."""
+    """Write the first episode to replay.mp4, from its image observations or rendered frames."""
 
     def __post_init__(self) -> None:
         if not self.out:
-            raise UserError("out is missing: name a new folder, as in out=mine.")
+            raise UserError("out is missing. Set a new folder, e.g. out=mine.")
         if os.path.lexists(self.out):
-            raise UserError(f"out={self.out} exists already. Name a new folder.")
+            raise UserError(f"out={self.out} already exists. Set a new folder.")
         require_writable("out", Path(self.out))
 
 
@@ -95,11 +95,11 @@ def main() -> None:
 
 
 def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) -> dict[str, Any]:
-    """Write the files, all or none, and return the card; `more` are further entries of it.
+    """Write all files atomically and return the card. `more` adds entries to it.
 
     Raises:
-        UserError: If the run is a population, cannot be played, or the folder cannot be written.
-        SystemExit: After Ctrl-C, with code 130; nothing is written then.
+        UserError: If the run is a population, cannot be evaluated, or the folder cannot be written.
+        SystemExit: With code 130 after Ctrl-C, without writing files.
     """
     run, out = str(asked.run), Path(str(asked.out))
     playing = EvaluateConfig(
@@ -107,18 +107,19 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
         video=str(out / VIDEO_FILE) if asked.video else None,
         device=Device.cpu,
     )
-    loaded = load_agent(run, Device.cpu)  # Once: the run may save another checkpoint while this plays.
+    # The run may save another checkpoint during the evaluation, so load only once.
+    loaded = load_agent(run, Device.cpu)
     parts = networks_of(loaded[1]).items()
     weights = save(
         {f"{part}/{name}": one.contiguous() for part, state in parts for name, one in state.items()}
     )
-    # The configuration leaves without folders and addresses of its user.
+    # Remove folders and addresses of the user from the configuration.
     config: Any = read_config(Path(resolve_pretrained(run)) / CONFIG_FILE)
     config.run_dir = config.resume = config.model.init = None
     config.buffer.prefill = config.checkpoint.mirror = config.collect.address = None
     result, frames = evaluate_run(playing, loaded)
     if "open_returns" in result:
-        print(f"{INTERRUPTED}; nothing is written", file=sys.stderr)
+        print(f"{INTERRUPTED}; no files were written", file=sys.stderr)
         raise SystemExit(INTERRUPTED_EXIT_CODE)
     card = {
         **{key: result[key] for key in ("environment", "step", "mean", "standard_error")},
@@ -154,7 +155,7 @@ def _score(card: Mapping[str, Any]) -> str:
 
 
 def _page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
-    """Return the model card that the hub shows, with its front matter."""
+    """Return the model card for the hub, with its front matter."""
     environment, score, step = card["environment"], _score(card), card["step"]
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}

@@ -1,4 +1,4 @@
-"""Read the settings of a command itself, which no run has, from key=value, and explain them for --help."""
+"""Read a command's own settings from key=value, and describe them for --help."""
 
 import inspect
 import re
@@ -19,14 +19,14 @@ Settings = TypeVar("Settings")
 def own_settings(
     schema: type[Settings], arguments: Sequence[str], command: str, usage: str, prefix: str = ""
 ) -> tuple[Settings, list[str]]:
-    """Return the settings that are typed as <prefix><name>=<value>, and all other arguments.
+    """Return the settings written as <prefix><name>=<value>, and all other arguments.
 
-    `schema` is a dataclass of plain values with defaults. With -h or --help, `usage` and a line for each
-    setting are printed instead.
+    `schema` is a dataclass of plain values with defaults. With -h or --help, print `usage` and a line for
+    each setting instead.
 
     Raises:
         SystemExit: With code 0 after the help.
-        UserError: If an argument is a flag, no setting, an interpolation, or has a value of another type.
+        UserError: If an argument is a flag, an unknown setting, an interpolation, or has the wrong type.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
         print(usage + _help(schema, prefix), end="")
@@ -34,7 +34,7 @@ def own_settings(
     mine = [argument for argument in arguments if argument.startswith(prefix)]
     others = [argument for argument in arguments if not argument.startswith(prefix)]
     if flags := [argument for argument in others if argument.startswith("-")]:
-        raise UserError(f"unknown flag {flags[0]}; {command} takes settings as key=value, and --help.")
+        raise UserError(f"unknown flag {flags[0]}. {command} accepts settings as key=value, and --help.")
     return _read(schema, mine, command, prefix), others
 
 
@@ -44,20 +44,23 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
     for argument in arguments:
         key, sign, text = argument.partition("=")
         if "${" in argument or text == MISSING:
-            raise UserError(f"{argument}: {command} takes plain values, no ${{...}} and no {MISSING}.")
+            raise UserError(f"{argument}: {command} accepts only plain values, not ${{...}} or {MISSING}.")
         if not sign or key not in defaults:
             names = ", ".join(f"{name}=" for name in defaults)
             hint = did_you_mean(key, defaults)
-            if not (sign or hint or prefix):  # a value alone is probably that of the first setting
+            # A value without a key is probably for the first setting.
+            if not (sign or hint or prefix):
                 hint = f" Did you mean `{next(iter(defaults))}={argument}`?"
-            raise UserError(f"{argument} is not a setting of {command}; they are {names}.{hint}")
+            raise UserError(f"{argument} is not a setting of {command} ({names}).{hint}")
         name = key.removeprefix(prefix)
         kind = get_type_hints(schema)[name]
         instead = "" if defaults[key] is None else f" for {typed_form(defaults[key])}"
-        refused = wrong_type(argument, kind, f" Leave it out{instead}.")
+        refused = wrong_type(argument, kind, f" Omit it{instead}.")
         if not is_boolean_if_asked(kind, text):
             raise refused
-        try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
+        # Values are not parsed as YAML, because a folder called 007 is not the number 7. The schema converts
+        # numbers.
+        try:
             values[name] = None if text == "null" else text
         except OmegaConfBaseException as error:
             raise refused from error
@@ -68,8 +71,8 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
 
 
 def _help(schema: type[Any], prefix: str) -> str:
-    """Return a line for each setting: name and default, its docstring, and what it takes."""
-    # Python keeps the docstrings of fields only in the source.
+    """Return a line for each setting with its default, docstring and type."""
+    # Docstrings of fields are available only in the source.
     documented = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(schema), re.M | re.S)
     texts, kinds = dict(documented), get_type_hints(schema)
     pairs = {field.name: f"{prefix}{field.name}={typed_form(field.default)}" for field in fields(schema)}

@@ -1,4 +1,4 @@
-"""`reverie-plan`: what a run would take, from the command line of `reverie-train`; creates nothing."""
+"""`reverie-plan`: plan the memory and disk usage of a run from the arguments of `reverie-train`."""
 
 import json
 import sys
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 _USAGE = """\
 Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6]
 
-  reverie-plan experiment=dreamer_ataripong              what the run takes, and whether it fits this machine
-  reverie-plan device=cuda model=size50m                 a GPU is not needed to plan for one
-  reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a card of 6 GiB
-  reverie-plan env.num_envs=16 plan.ranks=8              each of 8 ranks of this machine, and all of them
+  reverie-plan experiment=dreamer_ataripong              the memory of the run, and whether it fits
+  reverie-plan device=cuda model=size50m                 a plan for a GPU, which need not be present
+  reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a GPU of 6 GiB
+  reverie-plan env.num_envs=16 plan.ranks=8              8 ranks on this machine, each and in total
 
 The exit code is 2 if the run does not fit, unless memory.plan=warn.
 
 """
-_WIDTH = 150  # of a table that is not shown on a terminal
+# Width of a table that is not printed on a terminal.
+_WIDTH = 150
 
 
 class PlanFormat(Enum):
-    """How the plan is written."""
+    """Output format of a plan."""
 
     table = "table"
     json = "json"
@@ -42,19 +43,19 @@ class PlanFormat(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class PlanConfig:
-    """Settings of `reverie-plan` itself, typed as plan.key=value."""
+    """Settings of `reverie-plan`, written as plan.key=value."""
 
     format: PlanFormat = PlanFormat.table
-    """`table` to read, `json` for one flat object; `MemoryPlan.flat` states its keys."""
+    """`table` is readable, and `json` is a flat object. `MemoryPlan.flat` documents its keys."""
 
     fit_gib: float | None = None
-    """Memory of a card in GiB: plans the largest model and replay for it, not the run as it is."""
+    """Memory of a GPU in GiB. Plans the largest model and replay for it instead of the given ones."""
 
     ranks: int | None = None
-    """Processes that share the run, without starting them; null for those of torchrun, or one."""
+    """Number of ranks to plan for, or null for torchrun's (1 without torchrun)."""
 
     machines: int = 1
-    """Machines like this one that the ranks are spread over."""
+    """Number of identical machines for the ranks."""
 
     def __post_init__(self) -> None:
         require_range("plan", self, "fit_gib", gt=0)
@@ -67,10 +68,11 @@ class PlanConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `reverie-plan`; exit code 2 after a mistake, a plan over a limit included."""
-    typed_here = sys.argv[1:] if arguments is None else arguments
-    plan_config, overrides = own_settings(PlanConfig, typed_here, "plan", _USAGE, "plan.")
-    load("..orchestration", "recipe_of")  # imports torch
+    """Run `reverie-plan`. The exit code is 2 after a mistake or if the run does not fit."""
+    words = sys.argv[1:] if arguments is None else arguments
+    plan_config, overrides = own_settings(PlanConfig, words, "plan", _USAGE, "plan.")
+    # This imports torch, after the settings have been checked.
+    load("..orchestration", "recipe_of")
     from ..utils.process_group import planned_ranks, started_ranks
 
     size = plan_config.ranks
@@ -87,13 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat, ranks: "Ranks") -> None:
     devices = [item.value() for item in parse(overrides) if item.key_or_group == "device"]
     if "cpu" in devices:
-        raise UserError(f"device=cpu has no card to fit; leave it out, or plan.fit_gib={fit_gib:g}.")
+        raise UserError(f"plan.fit_gib={fit_gib:g} needs device=cuda (got device=cpu). Omit one of them.")
     overrides = [*overrides, "device=cuda"]
     config = _compose(overrides)
     recipe = orchestration.recipe_of(config, ranks)
     if not recipe.has_model_presets:
-        chosen = f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer"
-        raise UserError(f"{chosen}. Plan a population without it.")
+        chosen = f"plan.fit_gib={fit_gib:g} supports only workflow=dreamer"
+        raise UserError(f"{chosen}. Omit it for a population.")
 
     def compose(name: str) -> TrainConfig:
         return _compose([*overrides, f"model={name}"])
@@ -105,14 +107,14 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat, ranks: "Ran
 
 
 def _compose(overrides: list[str]) -> TrainConfig:
-    """Return the run that the overrides ask for; its device need not be here."""
+    """Return the configuration of the overrides, whose device need not be present."""
     if any(item.key_or_group == "resume" for item in parse(overrides)):
-        raise UserError("resume= is planned when the run continues; leave it out and type the settings.")
+        raise UserError("resume= is planned when the run continues. Write the run's settings instead.")
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
 def _write(plan: "planning.MemoryPlan", form: PlanFormat, fit: Mapping[str, Any] | None = None) -> None:
-    """Write a plan; `fit` is what fits the card, by the keys of JSON."""
+    """Print a plan. `fit` contains the largest fitting run by JSON key."""
     if form is PlanFormat.json:
         return print(json.dumps({**(fit or {}), **plan.flat()}))
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`reverie-play`: the game and the dream of it side by side, in a browser, under the same keys."""
+"""`reverie-play`: play a game side by side with the model's dream of it in a browser."""
 
 import asyncio
 import getpass
@@ -19,12 +19,12 @@ from .evaluate import INTERRUPTED_EXIT_CODE
 from .options import own_settings
 
 _USAGE = """\
-Play a game and the dream that a world model has of it, side by side in a browser: reverie-play run=<folder>
+Play a game side by side with the world model's dream of it in a browser: reverie-play run=<folder>
 
-  reverie-play run=pretrained:pong         networks that come with the package
-  reverie-play run=experiments/<run>       the newest checkpoint of a run with images and a choice of actions
+  reverie-play run=pretrained:pong         an agent included in the package
+  reverie-play run=experiments/<run>       the newest checkpoint of a run with images and discrete actions
 
-The page names its keys. Ctrl-C ends it, with exit code 130.
+The page lists its keys. Press Ctrl-C to stop (exit code 130).
 
 """
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -32,41 +32,41 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 @dataclass(kw_only=True, slots=True)
 class PlayConfig:
-    """Settings of `reverie-play`, typed as key=value."""
+    """Settings of `reverie-play`, written as key=value."""
 
     run: str | None = None
     """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
 
     port: int = 0
-    """Port of the page; 0 takes a free one."""
+    """Port of the page, or 0 for a free one."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; beyond this machine (0.0.0.0), the page requires the token in its address."""
+    """Address to listen on. With addresses beyond this machine (0.0.0.0), the page requires a token."""
 
     device: Device = Device.cpu
-    """Where the networks live."""
+    """Device of the networks."""
 
     seed: int = 0
     """Seed of games, actions and dreams."""
 
     horizon: int = 45
-    """Steps that a dream lives before it begins again from the game; 15 are a second of Atari."""
+    """Steps before a dream restarts from the game. 15 steps are a second of Atari."""
 
     open: bool = True
-    """Whether to open the page in the browser of this machine; over SSH that is left to you."""
+    """Open the page in this machine's browser, except over SSH."""
 
     def __post_init__(self) -> None:
         if not self.run:
-            raise UserError("run is missing: name the folder of a run, as in run=pretrained:pong.")
+            raise UserError("run is missing. Set the folder of a run, or run=pretrained:pong.")
         if not self.host:
-            raise UserError("host= is empty; 127.0.0.1 is this machine alone.")
+            raise UserError("host= is empty. Set host=127.0.0.1 for this machine only.")
         require_range("", self, "port", ge=0, le=65535)
         require_range("", self, "horizon", ge=1, le=LONGEST_DREAM)
         require_seed(self.seed)
 
 
 def play(config: PlayConfig) -> None:
-    """Show the page until Ctrl-C, which raises KeyboardInterrupt."""
+    """Serve the page until Ctrl-C raises KeyboardInterrupt."""
     try:
         from ..play.server import PlayServer
     except ModuleNotFoundError as error:
@@ -88,24 +88,25 @@ def play(config: PlayConfig) -> None:
 
 
 def _announce(config: PlayConfig, port: int, token: str = "") -> None:
-    """Print the address and the SSH command that reaches it; open the page where there is a screen."""
+    """Print the address and an SSH command for it, and open the page if this machine has a screen."""
     host = "127.0.0.1" if config.host in _EVERYWHERE else config.host
     host = f"[{host}]" if ":" in host else host
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # as in a container whose user has no name
+    except (KeyError, OSError):
+        # The user of a container may have no name.
         user = "you"
     url, here = f"http://{host}:{port}/", f"{user}@{socket.gethostname()}"
     if token:
         url += f"?token={token}"
-    print(f"Open {url} in a browser; Ctrl-C ends.")
-    print(f"Over SSH, first on your own machine: ssh -L {port}:{host}:{port} {here}", flush=True)
+    print(f"Open {url} in a browser. Press Ctrl-C to stop.")
+    print(f"Over SSH, first run on your own machine: ssh -L {port}:{host}:{port} {here}", flush=True)
     if config.open and _has_screen():
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
 def _has_screen() -> bool:
-    """Whether a browser would open in front of the user, and not in the terminal or on another screen."""
+    """Return whether a browser would open on the user's screen, not in the terminal or remotely."""
     is_remote = "SSH_CONNECTION" in os.environ
     return not is_remote and (
         sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ})

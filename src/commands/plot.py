@@ -1,11 +1,11 @@
 """Compare runs: reverie-plot <run> [<run> ...] [key=value ...].
 
-  reverie-plot experiments/<run> experiments/<run>       the curves of two runs, in report.html
-  reverie-plot 'experiments/multirun/*' out=report.png   runs by a pattern, as a picture
-  reverie-plot experiments metric=list                   what the runs below a folder have logged
+  reverie-plot experiments/<run> experiments/<run>       curves of two runs, in report.html
+  reverie-plot 'experiments/multirun/*' out=report.png   runs by a pattern, as an image
+  reverie-plot experiments metric=list                   tags logged by the runs in a folder
 
-Runs that differ only in their seeds are one group: a curve of the interquartile mean over the seeds (of fewer
-than 4 the mean), its 95 % bootstrap interval, each seed as a thin line, and a table of scores.
+Runs that differ only in their seeds form a group. The report shows the interquartile mean over seeds (with
+fewer than 4, the mean), its 95 % bootstrap interval, each seed as a thin line, and a table of scores.
 
 """
 
@@ -46,15 +46,14 @@ _LIST = "list"
 _NAME = "reverie-plot"
 _HEAD_BYTES = 1000
 _TITLE = f"<title>{_NAME}</title>".encode()
-_COLOURS = ("#2f7fc1", "#d9712b", "#2a9d72", "#c04f8d", "#8a6bd1", "#a3841d", "#1f9fb5", "#c4504a")
+_COLORS = ("#2f7fc1", "#d9712b", "#2a9d72", "#c04f8d", "#8a6bd1", "#a3841d", "#1f9fb5", "#c4504a")
 _LEGEND = "thin: one seed; band: 95 % interval"
 _SCORES = ("group", "IQM", "95 % interval", "mean", "min", "max", "seeds")
 _RUNS = ("group", "seed", "score", "steps", "updates", "hours", "folder")
 _LENGTHS = {Axis.steps: ",.0f", Axis.updates: ",.0f", Axis.wall: ".3g"}
-_NOTES = """<p class='soft'>{repeats}IQM: the mean over seeds without the lowest and the highest quarter; of
-fewer than 4 seeds it is the mean. Thick: the IQM, where every seed has values. Band: its 95 % interval by the
-bootstrap over seeds, which says little for fewer than 5. Thin: single seeds, each point the mean in an equal
-part of the axis.</p>"""
+_NOTES = """<p class='soft'>{repeats}IQM: mean over seeds without the lowest and highest quarter. For fewer
+than 4 seeds it is the mean. Thick: IQM where all seeds have values. Band: its 95 % bootstrap interval over
+seeds, which is unreliable for fewer than 5. Thin: single seeds, with the mean in each bin of the axis.</p>"""
 _STYLE = """
 :root { color-scheme: light dark; }
 @media (prefers-color-scheme: dark) {
@@ -68,16 +67,16 @@ td:first-child, th:first-child, td:last-child, th:last-child { text-align: left;
 
 @dataclass(kw_only=True, slots=True)
 class PlotConfig:
-    """Settings of `reverie-plot`, typed as key=value."""
+    """Settings of `reverie-plot`, written as key=value."""
 
     out: str = "report.html"
-    """File to write, a page (.html) or a picture (.png); typed twice, or with a comma between two, both."""
+    """File to write: a page (.html) or an image (.png). Separate several with commas, or repeat out=."""
 
     x: Axis = Axis.steps
-    """Axis of the curves; wall is hours, added up from the logged pace."""
+    """Axis of the curves. wall means hours, computed from the logged speed."""
 
     metric: str = RETURN
-    """Tag, or parts of it in order (loss/image); return: of evaluations, else of episodes; list: all tags."""
+    """Tag or parts of one in order (loss/image). return prefers evaluations to episodes, list prints all."""
 
     def __post_init__(self) -> None:
         for path in self.files() if self.metric != _LIST else ():
@@ -86,8 +85,8 @@ class PlotConfig:
             if not os.path.isdir(path.parent):
                 raise UserError(f"out={path} cannot be written: {path.parent} is not a folder.")
             if path.suffix == ".html" and os.path.isfile(path) and not _is_ours(path):
-                repair = "Name another file, as in out=curves.html."
-                raise UserError(f"out={path} is there already, and is no page of reverie-plot. {repair}")
+                repair = "Set another file, e.g. out=curves.html."
+                raise UserError(f"out={path} already exists and is not a page of reverie-plot. {repair}")
 
     def files(self) -> list[Path]:
         """Return the files to write."""
@@ -95,7 +94,7 @@ class PlotConfig:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a file is a page that this command has made."""
+    """Return whether a file is a page created by this command."""
     with suppress(OSError), path.open("rb") as file:
         return _TITLE in file.read(_HEAD_BYTES)
     return False
@@ -103,7 +102,7 @@ def _is_ours(path: Path) -> bool:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `reverie-plot`; exit code 2 after a mistake, with nothing half-written."""
+    """Run `reverie-plot`. The exit code is 2 after a mistake. Files are replaced atomically."""
     config, names = _parse(sys.argv[1:] if arguments is None else arguments)
     runs = [read_run(path) for path in find_runs(names)]
     if config.metric == _LIST:
@@ -112,9 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         runs = with_returns(runs)
     tag = find_tag(config.metric, runs)
     groups, differing = group_runs(runs, tag, config.x)
-    if len(groups) > len(_COLOURS):
-        most = count_text(len(_COLOURS), "group")
-        raise UserError(f"at most {most} can be told apart (got {len(groups)}). Name fewer runs.")
+    if len(groups) > len(_COLORS):
+        most = count_text(len(_COLORS), "group")
+        raise UserError(f"at most {most} can be distinguished (got {len(groups)}). Pass fewer runs.")
     contents: dict[Path, bytes] = {}
     with matplotlib.rc_context({"text.parse_math": False}):
         for path in config.files():
@@ -130,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
-    """Return the settings, and the names of runs; of a multirun these may hold a = too."""
+    """Return the settings and the names of runs, which may also contain = in a multirun."""
     known = {field.name for field in fields(PlotConfig)}
     names = [each for each in arguments if each[:1] != "-" and each.partition("=")[0] not in known]
     typed = [each for each in arguments if each not in names]
@@ -141,31 +140,31 @@ def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
         if sign and (hint := did_you_mean(key, known)):
             raise UserError(f"{key}= is not a setting of plot.{hint}")
     if not names:
-        raise UserError("no run is named: write reverie-plot experiments/<run>; --help shows more.")
+        raise UserError("no runs given. Write reverie-plot experiments/<run> (see --help).")
     return config, names
 
 
 def _figure(groups: Sequence[Group], tag: str, axis: Axis) -> Figure:
-    """Draw the curves; the lines of seeds have the id `seed`, those of groups `group`, their bands `band`."""
+    """Draw the curves. The ids of lines are `seed` or `group`, and the ids of bands are `band`."""
     figure = Figure((7.5, 4 + 0.25 * len(groups)), layout="constrained")
     plot = figure.add_subplot()
 
     def line(at: NDArray[np.float64], values: NDArray[np.float64], gid: str, **style: Any) -> None:
-        # A line of a single place has no length, so it needs a marker.
+        # A line with a single position has no length, so it needs a marker.
         marker = "o" if len(np.unique(at[np.isfinite(values)])) == 1 else None
         plot.plot(at, values, marker=marker, gid=gid, **style)
 
-    for colour, group in zip(_COLOURS, groups, strict=False):
+    for color, group in zip(_COLORS, groups, strict=False):
         has_seeds = len(group.rows) > 1
         for row in group.rows if has_seeds else ():
-            line(group.grid, row, "seed", color=colour, alpha=0.45, linewidth=0.8)
+            line(group.grid, row, "seed", color=color, alpha=0.45, linewidth=0.8)
         is_shared = ~np.isnan(group.rows).any(axis=0)
         at, rows = group.grid[is_shared], group.rows[:, is_shared]
-        line(at, interquartile_mean(rows), "group", color=colour, linewidth=2, label=group.title)
+        line(at, interquartile_mean(rows), "group", color=color, linewidth=2, label=group.title)
         if has_seeds and len(at):
             low, high = bootstrap_interval(rows)
             outline = np.r_[at, at[::-1]], np.r_[low, high[::-1]]
-            plot.fill(*outline, color=colour, alpha=0.18, linewidth=0, gid="band")
+            plot.fill(*outline, color=color, alpha=0.18, linewidth=0, gid="band")
     tidy(plot)
     plot.set_title(tag, loc="left", fontsize=11)
     plot.set_xlabel(axis.value)
@@ -191,8 +190,8 @@ def _page(figure: Figure, groups: Sequence[Group], tag: str, differing: dict[str
             runs.append([str(number), str(run.settings["seed"]), f"{score:.4g}", *lengths, folder])
         if len({run.settings["seed"] for run in group.runs}) < len(group.runs):
             repeats += (
-                f"A seed is more than once in group {number}: it counts as several, but they are not "
-                "independent. "
+                f"A seed occurs several times in group {number} and counts as several seeds, but they are "
+                "not independent. "
             )
     final = "last value" if is_evaluation(tag) else "mean of the last 10 % of the values"
     headings = ("setting", *(f"group {number + 1}" for number in range(len(groups))))

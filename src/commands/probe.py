@@ -1,4 +1,4 @@
-"""`reverie-probe`: what a world model of Pong knows about ball, paddles and points."""
+"""`reverie-probe`: measure how well a Pong world model encodes the ball, paddles and points."""
 
 import json
 import sys
@@ -15,48 +15,48 @@ from .evaluate import cut_episodes
 from .options import own_settings
 
 _USAGE = """\
-Measure what a world model of Pong knows about ball, paddles and points: reverie-probe run=<folder>
+Measure how well a Pong world model encodes the ball, paddles and points: reverie-probe run=<folder>
 
   reverie-probe run=experiments/<run>      one line of JSON, for the newest checkpoint
-  reverie-probe run=pretrained:pong        networks that come with the package
+  reverie-probe run=pretrained:pong        an agent included in the package
 
-The policy plays `episodes` games. Each is judged by linear probes of the model's features that were fitted to
-all others. Each number is given for what the model believes after it saw the frame, and `imagined_steps`
-after the last frame it saw. Eight games of a good policy take some minutes of one core. A policy that repeats
-its rallies is probed on those: the numbers are of its own play.
+The policy plays `episodes` games. Linear probes of the model's features are tested on each game after fitting
+them to all other games. Each number is reported for states with the current frame, and for states imagined
+`imagined_steps` steps beyond the last frame. Eight games of a good policy need a few minutes on one core. The
+numbers describe the policy's own games, which may repeat the same rallies.
 
-  r2      share of the variance of ball and paddles that a linear probe explains, where a ball is in play
-  drawn   share of the frames, the ball between the paddles, that the decoder draws with half of its contrast
-  auc     how often the reward head ranks a won point above no point, and no point above a lost one
+  r2      fraction of the variance of ball and paddles explained by a linear probe, with a ball in play
+  drawn   fraction of frames whose decoded ball has at least half of its contrast, between the paddles
+  auc     probability that the reward head ranks a won point above no point, and no point above a lost one
 
 """
 
 
 @dataclass(kw_only=True, slots=True)
 class ProbeConfig:
-    """Settings of `reverie-probe`, typed as key=value."""
+    """Settings of `reverie-probe`, written as key=value."""
 
     run: str | None = None
     """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
 
     episodes: int = 8
-    """Games to play; each is held out once."""
+    """Games to play. Each is held out once."""
 
     imagined_steps: int = 5
-    """Steps that are imagined without seeing a frame."""
+    """Number of steps imagined without a frame."""
 
     max_steps: int = 3000
-    """Steps after which a game is cut."""
+    """Maximum steps per game."""
 
     seed: int = 0
     """Seed of games and policy."""
 
     device: Device = Device.auto
-    """Where the networks live."""
+    """Device of the networks."""
 
     def __post_init__(self) -> None:
         if not self.run:
-            raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
+            raise UserError("run is missing. Set the folder of a run, e.g. run=experiments/<run>.")
         require_range("", self, "episodes", ge=2)
         require_range("", self, "imagined_steps", ge=1)
         if self.max_steps <= self.imagined_steps:
@@ -67,11 +67,11 @@ class ProbeConfig:
 
 
 def probe_run(config: ProbeConfig) -> dict[str, Any]:
-    """Return what `reverie-probe` prints."""
+    """Return the result of `reverie-probe`."""
     assert config.run is not None
     run, workflow, step = orchestration.load_agent(config.run, config.device)
     if not isinstance(workflow, world_models.DreamerWorkflow):
-        raise UserError(f"run={config.run} is a population; the probe measures world models.")
+        raise UserError(f"run={config.run} is a population, but the probe measures world models.")
     check_is_pong(run.env, f"run={config.run}")
     env = cut_episodes(run.env, workflow.env, config.max_steps)
     played = orchestration.play(workflow, env, config.episodes, config.seed)
@@ -80,7 +80,7 @@ def probe_run(config: ProbeConfig) -> dict[str, Any]:
         try:
             found = orchestration.probe_episodes(workflow, played, steps, config.seed)
         except ValueError as error:
-            raise UserError(f"{error}; play more of them, with episodes= or max_steps=.") from error
+            raise UserError(f"{error}. Increase episodes= or max_steps=.") from error
         beliefs[f"after_{steps}_imagined_steps"] = found
     return {
         "run": config.run,
@@ -95,5 +95,6 @@ def probe_run(config: ProbeConfig) -> dict[str, Any]:
 def main() -> None:
     """Run `reverie-probe` with the arguments of this process."""
     config, _ = own_settings(ProbeConfig, sys.argv[1:], "probe", _USAGE)
-    load("..orchestration", "recipe_of")  # imports torch
+    # This imports torch, after the settings have been checked.
+    load("..orchestration", "recipe_of")
     print(json.dumps(probe_run(config)))

@@ -1,4 +1,4 @@
-"""Check what the command line or a program asks for, on this machine: a new run, or one to resume."""
+"""Check a new or resumed run on this machine, for the command line or the API."""
 
 import os
 from argparse import Namespace
@@ -29,14 +29,14 @@ from ..utils.remote_urls import URL_SEPARATOR
 from .comparison import RETURN_TAGS
 
 Checked = tuple[TrainConfig, Preflight, list[str]]
-"""A run's configuration, what is known of it, and the notices to show before it starts."""
+"""Configuration, preflight and start notices of a run."""
 
 
 def checked_run(arguments: Sequence[str]) -> Checked:
-    """Return the run that overrides ask for: a new one, or one to resume.
+    """Return a new or resumed run from overrides, without creating files.
 
     Raises:
-        UserError: If one of them is wrong, or the run cannot be made on this machine; nothing was created.
+        UserError: If an override is invalid, or this machine cannot run it.
     """
     overrides = parse(arguments)
     resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
@@ -47,9 +47,9 @@ def checked_run(arguments: Sequence[str]) -> Checked:
 
 
 def checked_job(job: DictConfig, config: TrainConfig, flags: Any = None) -> Checked:
-    """Return the run of a composed configuration, which is given as it was composed, and typed.
+    """Check a run, given its composed configuration and the resulting dataclass.
 
-    With `flags`, the `Namespace` of its command line, an error names changes to it that fit this machine.
+    With `flags`, the `Namespace` of its command line, errors suggest changes that fit this machine.
     """
 
     def compose(change: str) -> TrainConfig:
@@ -59,24 +59,26 @@ def checked_job(job: DictConfig, config: TrainConfig, flags: Any = None) -> Chec
 
 
 def _checked(config: TrainConfig, notices: list[str], compose: Compose | None = None) -> Checked:
-    # The run's log does not exist yet, so changes that its environment makes meanwhile are among the notices.
+    # The run's log does not exist yet, so changes by its environment to this process become notices.
     with collected_changes() as changes:
         preflight = check_run(config, recipe_of(config, started_ranks()), compose)
     return config, preflight, [*notices, *changes]
 
 
 def _resumed(folder: str, changes: list[Override]) -> Checked:
-    """Return the run saved in `folder`: a path, a URL, or networks alone."""
+    """Return the run saved in `folder`: a path, a URL, or a weights-only folder."""
     if holds_networks_alone(folder):
         return _checked(*begin_with(folder, changes))
     restored: list[str] = []
     if URL_SEPARATOR in folder:
-        if (size := started_ranks().size) > 1:  # all would fetch it, into one folder
+        # All ranks would download into the same folder.
+        if (size := started_ranks().size) > 1:
             repair = "Fetch it once without torchrun, then resume=<folder>."
             raise UserError(f"resume=<URL> is for one process, and {size} share this run. {repair}")
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
-        for change in changes:  # before anything is fetched
+        # Check the changes before the download.
+        for change in changes:
             check_change(change)
         from ..checkpoints.mirror import restore
 
@@ -86,19 +88,22 @@ def _resumed(folder: str, changes: list[Override]) -> Checked:
 
 
 def continued(arguments: list[str]) -> list[str]:
-    """Return what to do where `torchrun` may start this command again: the second start continues the run.
+    """Rewrite the arguments for a torchrun restart: later attempts resume the run.
 
-    It does so only if the first one began it: the run of another command is refused again, as it was.
+    This applies only to runs that an earlier attempt of the same torchrun started. A folder with another run
+    is refused at every attempt.
+
     Source of the variables: torch.distributed.run, "Environment Variables".
     """
     folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
     resumed = folders.get("resume")
     if resumed and URL_SEPARATOR not in resumed and not holds_networks_alone(resumed):
-        return arguments  # the same again, with its changes
+        # The command already resumes a run, so it can be repeated with its changes.
+        return arguments
     if "run_dir" not in folders:
         raise UserError(
-            "torchrun --max-restarts starts this command again after a failure, and nothing says where its "
-            "run is. Add run_dir=<folder>."
+            "torchrun --max-restarts repeats this command after a failure, so it needs a fixed folder. Add "
+            "run_dir=<folder>."
         )
     run_dir = folders["run_dir"]
     is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
@@ -106,7 +111,7 @@ def continued(arguments: list[str]) -> list[str]:
 
 
 def score_of(run_dir: str) -> float | None:
-    """Return the last value of the first of `RETURN_TAGS` that a run logged, for sweepers that optimize."""
+    """Return the last value of the first logged tag of `RETURN_TAGS`, for optimizing sweepers."""
     path = Path(run_dir) / METRICS_FILE
     lines = list(read_lines(path)) if stored_log(path).is_file() else []
     return next((line[tag] for tag in RETURN_TAGS for line in reversed(lines) if tag in line), None)

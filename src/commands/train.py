@@ -1,4 +1,4 @@
-"""`reverie-train`: one run from its configuration to its last checkpoint."""
+"""`reverie-train`: train a run from its configuration to its last checkpoint."""
 
 import errno
 import logging
@@ -37,22 +37,24 @@ from .entry import end_at_once
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
 CLUSTER_EXIT_CODE = 7
-_RANK_HINT = "The newest checkpoint counts: start torchrun again with resume=<run folder>"
+_RANK_HINT = "To continue from the newest checkpoint, start torchrun again with resume=<run folder>"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_FAULTS = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 _LOG = logging.getLogger(__name__)
 
 
 def leave_ranks(error: RankLost, hint: str) -> NoReturn:
-    """End this process, which has lost another rank, with a sentence and what to do."""
-    configure_logging()  # the run's own log is closed
+    """Log the loss of another rank with a hint, and end this process."""
+    # The run's own log is already closed.
+    configure_logging()
     _LOG.error("%s. %s", error, hint)
     logging.shutdown()
-    os._exit(RANK_EXIT_CODE)  # an exchange that never ends would keep the interpreter from leaving
+    # A pending collective would block a normal exit.
+    os._exit(RANK_EXIT_CODE)
 
 
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
-    """Run one checked configuration, as `train_until` does, and let signals stop it."""
+    """Run `train_until` with signal handlers."""
     try:
         with Signals(partial(_end_at_once, config)) as signals:
             train_until(signals, config, preflight, notices)
@@ -67,18 +69,19 @@ def train_until(
     notices: list[str],
     on_line: OnLine | None = None,
 ) -> None:
-    """Run one checked configuration to its end, or until signals stop it; `notices` are lines to show first.
+    """Run a checked configuration to its end, or until signals stop it. `notices` are logged first.
 
-    Processes that `torchrun` has started train it together.
+    The processes of `torchrun` train the run together.
 
     Raises:
-        RankLost: If another one of them ended or hangs.
-        SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken.
-        UserError: If what was asked cannot be done, or the disk is full.
+        RankLost: If another process ended or hangs.
+        SystemExit: With a code of `docs/reliability.md` if the run ends early.
+        UserError: If the run is impossible, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
     with join(config, started_ranks()) as ranks:
-        while reason is StopReason.rollback:  # what was asked before a rollback still holds after it
+        # `signals` keeps requests across a rollback.
+        while reason is StopReason.rollback:
             reason = _run_once(config, ranks, signals, preflight, notices, has_rolled_back, on_line)
             config.resume, has_rolled_back = config.run_dir, True
 
@@ -92,7 +95,7 @@ def _run_once(
     has_rolled_back: bool,
     on_line: OnLine | None,
 ) -> StopReason:
-    """Run until something stops it; return why if it is finished, or rolls back to its newest checkpoint."""
+    """Run until the end or a rollback, and return the reason. Exit for any other reason."""
     opened = open_run(config, signals, recipe_of(config, ranks), preflight, notices)
     with faults_as_user_errors(config), opened as run:
         run.reports.writer.on_line = on_line
@@ -101,23 +104,26 @@ def _run_once(
         try:
             reason = run.run()
         except (EnvironmentCrashed, EngineFailed) as error:
-            # Else mid-generation, or other ranks are elsewhere: the last checkpoint counts.
+            # With a single rank the step is complete except for the failed environment, so it is saved. A
+            # failed engine may be in the middle of a generation, and other ranks may be at another step.
             if isinstance(error, EnvironmentCrashed) and ranks.size == 1:
-                run.save_if_possible()  # the step is complete, except for the environment that failed
+                run.save_if_possible()
             _LOG.error("%s\n%s", error, _resume_hint(run))
             is_cluster = isinstance(error, ClusterLost)
             raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
-        except KeyboardInterrupt as error:  # the second one
+        except KeyboardInterrupt as error:
+            # This is the second Ctrl-C.
             raise KeyboardInterrupt(_how_to_continue(run.run_dir)) from error
         except torch.OutOfMemoryError as error:
             raise SystemExit(_gpu_memory_ended(run, error)) from error
-        run.reports.close()  # stop the progress bar before the final log line
+        # The progress bar must stop before the final log line.
+        run.reports.close()
         return _log_outcome(run, reason)
 
 
 @contextmanager
 def faults_as_user_errors(config: TrainConfig) -> Iterator[None]:
-    """Raise a `UserError` with the repair for an environment that does not run, or a disk that fails."""
+    """Convert errors of environments and of a full or failing disk to a `UserError` with a fix."""
     try:
         yield
     except EnvironmentCrashed as error:
@@ -129,7 +135,7 @@ def faults_as_user_errors(config: TrainConfig) -> Iterator[None]:
 
 
 def _resume_hint(run: Orchestrator) -> str:
-    """Return what of a failed run is saved, and how to resume it."""
+    """Return the saved step of a failed run, and how to resume it."""
     steps = [checkpoint.step for checkpoint in list_checkpoints(run.run_dir)]
     saved = f"The newest checkpoint is of step {steps[-1]:,}" if steps else "There is no checkpoint yet"
     if steps[-1:] == [run.step]:
@@ -138,7 +144,7 @@ def _resume_hint(run: Orchestrator) -> str:
 
 
 def _end_at_once(config: TrainConfig) -> None:
-    """End this process and the compilers that it has started; checkpoints survive an end at any moment."""
+    """Kill this process's compilers and end it. Checkpoints are atomic, so this is safe at any time."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             child.kill()
@@ -146,23 +152,23 @@ def _end_at_once(config: TrainConfig) -> None:
 
 
 def _how_to_continue(run_dir: Path) -> str:
-    """Return how to resume a run: the whole command, where this process was started by ours for one run."""
+    """Return how to resume a run, as a complete command for `reverie-train` without torchrun."""
     resume = f"resume={_folder_of_run(run_dir)}"
     program = Path(sys.argv[0])
     is_script = program.parts[-2:] == ("scripts", "train.py")
     if started_ranks().size > 1 or not (is_script or program.name == "reverie-train"):
-        return f"continue with {resume}"  # below torchrun, or from Python
-    typed = [sys.executable, sys.argv[0]] if is_script else [sys.argv[0]]
-    return "continue with: " + shlex.join([*(_as_typed(path) for path in typed), resume])
+        return f"continue with {resume}"
+    paths = [sys.executable, sys.argv[0]] if is_script else [sys.argv[0]]
+    return "continue with: " + shlex.join([*(_shortest_name(path) for path in paths), resume])
 
 
 def _folder_of_run(run_dir: Path) -> str:
-    """Return the folder to name after `resume=`, as people would from here: that of all ranks."""
+    """Return the relative folder of the whole run (of all ranks) for `resume=`."""
     return os.path.relpath(folder_of_run(run_dir, started_ranks()))
 
 
-def _as_typed(program: str) -> str:
-    """Return the shortest word that starts a program from the current folder."""
+def _shortest_name(program: str) -> str:
+    """Return the shortest name that starts a program from the current folder."""
     name = Path(program).name
     if shutil.which(name) == program:
         return name
@@ -171,33 +177,33 @@ def _as_typed(program: str) -> str:
 
 
 def _not_writable(config: TrainConfig, error: OSError) -> str:
-    """Return which file could not be written, and what to do."""
+    """Return the message for a file that could not be written, with a fix."""
     assert config.run_dir is not None
     if error.strerror == MOVED:
-        return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume= and its name now."
-    repair = "Make room" if error.errno in _FULL else "Repair that"
+        return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume= and its new name."
+    repair = "Free some space" if error.errno in _FULL else "Fix this"
     if error.errno == errno.EFBIG:
-        repair = "Raise the limit on the size of a file (ulimit -f unlimited)"
+        repair = "Raise the file size limit (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
     folder = folder_of_run(Path(config.run_dir), started_ranks())
     if list_checkpoints(folder):
         then = f"continue with resume={folder}"
     elif (folder / CONFIG_FILE).exists():
-        then = f"begin again with resume={folder}, for there is no checkpoint yet"
+        then = f"restart with resume={folder} (there is no checkpoint yet)"
     else:
         then = "start again"
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 
 def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
-    """Log how a run ended; exit if it stopped before all steps were taken, and does not roll back."""
+    """Log the outcome of a run. Exit unless it is finished or rolls back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
         _LOG.info("finished: %s", run.config.run_dir)
     elif reason is StopReason.rollback and list_checkpoints(run.run_dir):
-        _LOG.warning("%s: going back to the newest checkpoint", reason.value)
+        _LOG.warning("%s: returning to the newest checkpoint", reason.value)
     elif reason is StopReason.leak:
-        _LOG.error("stopped: %s; a checkpoint is written, see train.log in %s", reason.value, folder)
+        _LOG.error("stopped: %s; saved a checkpoint, see train.log in %s", reason.value, folder)
         raise SystemExit(LEAK_EXIT_CODE)
     elif reason is StopReason.stopped:
         _LOG.warning("interrupted; %s", _how_to_continue(run.run_dir))
@@ -209,11 +215,11 @@ def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
 
 
 def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
-    """Save what can be saved, say what would fit, and return the exit code."""
+    """Save a memory snapshot and a checkpoint, log how to make the run fit, and return the exit code."""
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
-    held = f" What held it is in {snapshot}." if snapshot else ""
-    repair = f"{recipe_of(run.config).gpu_repair}; continue with resume={_folder_of_run(run.run_dir)}"
-    full = f"The GPU is full at step {run.step:,}.{held} {repair}"
+    details = f" Its allocations are in {snapshot}." if snapshot else ""
+    repair = f"{recipe_of(run.config).gpu_repair}. Continue with resume={_folder_of_run(run.run_dir)}"
+    full = f"The GPU is full at step {run.step:,}.{details} {repair}"
     _LOG.error("%s\n%s", first_line(error), full)
     return GPU_MEMORY_EXIT_CODE

@@ -264,7 +264,7 @@ def test_a_current_folder_that_is_gone_is_told_before_anything_is_loaded(tmp_pat
 def test_a_limit_on_the_size_of_files_is_named(server: Server, empty_folder: Path) -> None:
     ended = server.run("train", *SHORT, "run_dir=run", file_bytes=100_000)
     assert ended.code == 2 and "Traceback" not in ended.error
-    assert "File too large. Raise the limit on the size of a file (ulimit -f unlimited)" in ended.last_line
+    assert "File too large. Raise the file size limit (ulimit -f unlimited)" in ended.last_line
 
 
 def test_a_name_that_is_no_utf8_stands_in_the_log(

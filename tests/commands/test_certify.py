@@ -32,7 +32,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
         ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache is not a known fault"),
         ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be a folder \(Not a"),
-        ("resume=some/run", "resume=some/run: a new run is certified; type the settings of that one"),
+        ("resume=some/run", "resume=some/run: only new runs are certified. Write the settings of that run"),
         ("--fast", "unknown flag --fast"),
         ("envv.num_envs=2", "envv"),
     ],

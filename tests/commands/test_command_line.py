@@ -170,7 +170,7 @@ MISTAKES = {
         ["--config-name=mine"],
         ["--config-name and --experimental-rerun would replace configs/train.yaml"],
     ),
-    "--resolve alone": (["--resolve"], ["--resolve needs --cfg; write --cfg job --resolve"]),
+    "--resolve alone": (["--resolve"], ["--resolve needs --cfg. Write --cfg job --resolve"]),
     "two modes of Hydra": (["--cfg=all", "--info=config"], ["Only one of --run, --multirun, --cfg"]),
     "unknown shell": (["-sc", "install=dos"], ["No completion plugin for 'dos' found"]),
     "folder of Hydra": (["hydra.run.dir=x"], ["hydra.run.dir=x: runs ignore hydra.run.dir.", "run_dir="]),
@@ -436,7 +436,7 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
         (["training.batch_size=x"], "training.batch_size must be a whole number, got `x`"),
         (["training.batch_size=0"], "training.batch_size must be at least 1, got 0"),
         (["buffer.memory_budget_gib=0.01"], "over buffer.memory_budget_gib=0.01"),
-        (["-m"], "it takes values, not flags"),
+        (["-m"], "accepts values, but no flags"),
         (["td3.discount=0.9"], "td3.discount is a setting of workflow=population; dreamer_catch runs"),
     ],
 )

@@ -97,5 +97,5 @@ def test_without_a_terminal_a_run_that_compiles_says_so(tmp_path: Path) -> None:
 def test_a_fault_is_not_put_into_compiled_code(compiled: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["certify.fault=rssm_cache_not_detached", compiled]
     error = error_of(capsys, lambda: certify(asked))
-    put = "is put into code as written, got compile=inductor. Set compile=none."
+    put = "needs eager code, got compile=inductor. Set compile=none."
     assert error == f"certify.fault=rssm_cache_not_detached {put}"

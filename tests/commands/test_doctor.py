@@ -91,7 +91,7 @@ def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, in
     [
         ("linux", Health.OK, "Linux"),
         ("darwin", Health.WARN, "macOS was only simulated, on Linux: without /proc"),
-        ("freebsd14", Health.WARN, "freebsd14 was never tried"),
+        ("freebsd14", Health.WARN, "freebsd14 was never tested"),
     ],
 )
 def test_a_system_is_judged_by_what_it_lacks(name: str, health: Health, found: str) -> None:
@@ -159,11 +159,11 @@ def test_two_ranks_exchange_or_the_interface_is_named_that_they_should_take(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
     check = judge_ranks(why_no_exchange(), gloo_address())
     assert check.health is Health.OK
-    assert check.found.startswith(f"two exchange by gloo over {LOOPBACK}, up to ")
+    assert check.found.startswith(f"gloo works over {LOOPBACK}, for up to ")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
     check = judge_ranks(why_no_exchange(), gloo_address())
     assert check.health is Health.WARN and "nowhere0" in check.found
-    assert "GLOO_SOCKET_IFNAME=lo for" in check.fix
+    assert "GLOO_SOCKET_IFNAME=lo on" in check.fix
 
 
 def test_a_machine_whose_name_has_no_address_or_its_own_alone_is_told_what_to_set() -> None:
@@ -194,10 +194,10 @@ def test_memory_that_is_short_is_repaired_where_the_limit_is(
 @pytest.mark.parametrize(
     ("load", "cpus", "health", "found"),
     [
-        (0.0, 1, Health.OK, "load average 0.0 on 1 usable CPU: a run with one thread gets a CPU of its own"),
+        (0.0, 1, Health.OK, "load average 0.0 on 1 usable CPU: a CPU is free for a run with one thread"),
         (3.0, 4, Health.OK, "load average 3.0 on 4 usable CPUs: "),
-        (3.0, 2, Health.WARN, "runs take up to 2.0 times as long as documented"),
-        (20.0, 2, Health.WARN, "runs take up to 10.5 times as long as documented"),
+        (3.0, 2, Health.WARN, "runs are up to 2.0 times slower than documented"),
+        (20.0, 2, Health.WARN, "runs are up to 10.5 times slower than documented"),
     ],
 )
 def test_the_load_is_judged_by_how_much_longer_runs_take(

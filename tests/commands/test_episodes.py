@@ -37,9 +37,9 @@ def test_a_run_is_exported_shown_and_imported(
     [
         (
             ["shaw", "path=e"],
-            "shaw is not an action of episodes; they are show, export, import. Did you mean `show`?",
+            "shaw is not an action of episodes. Choose show, export, import. Did you mean `show`?",
         ),
-        (["show"], "path is missing: write path=<folder>."),
+        (["show"], "path is missing. Write path=<folder>."),
         (
             ["show", "path=nowhere"],
             "path=nowhere does not exist. Choose a folder with episodes.",
@@ -55,12 +55,12 @@ def test_a_run_is_exported_shown_and_imported(
         ),
         (
             ["export", "run=r", "to=e", "format=dreamerv3-torch"],
-            "format=dreamerv3-torch is not written: dreamerv3-torch reads format=own, and "
+            "format=dreamerv3-torch is not needed: dreamerv3-torch reads format=own, and "
             "examples/convert_dreamerv3_torch.py converts its episodes.",
         ),
         (
             ["import", "path=e", "too=f"],
-            "too=f is not a setting of episodes import; they are path=, to=, choices=",
+            "too=f is not a setting of episodes import (path=, to=, choices=)",
         ),
         (["import", "path=e", "--fast"], "--fast is not a setting of episodes import"),
         (["import", "path=e", "to=f", "choices=0"], "choices must be in [1, 100000], got 0."),

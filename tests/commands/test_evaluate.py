@@ -311,7 +311,7 @@ def test_stopping_before_the_first_episode_shows_the_open_episodes(
         [1.0],
         [1],
     ]
-    assert shown.err.splitlines()[-1].startswith("played 0 of 20 episodes, an open one has 1 step; Ctrl-C")
+    assert shown.err.splitlines()[-1].startswith("finished 0 of 20 episodes, the current one has 1 step")
 
 
 def test_mean_and_standard_error_to_the_number() -> None:
@@ -330,13 +330,13 @@ MISTAKES = {
     "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, max_steps=, seed=, policy=, video=,"]),
     "interpolation": (
         ["video=${run}.mp4"],
-        ["video=${run}.mp4: evaluate takes plain values, no ${...} and no ???."],
+        ["video=${run}.mp4: evaluate accepts only plain values, not ${...} or ???."],
     ),
     "a value that is none": (
         ["video=???"],
-        ["video=???: evaluate takes plain values, no ${...} and no ???."],
+        ["video=???: evaluate accepts only plain values, not ${...} or ???."],
     ),
-    "null for a whole number": (["episodes=null"], ["a whole number, got `null`. Leave it out for 20."]),
+    "null for a whole number": (["episodes=null"], ["a whole number, got `null`. Omit it for 20."]),
     "text for a whole number": (["episodes=many"], ["episodes must be a whole number, got `many`."]),
     "float for a whole number": (["episodes=2.5"], ["episodes must be a whole number, got `2.5`."]),
     "no episode": (["episodes=0"], ["episodes must be at least 1, got 0."]),
@@ -399,7 +399,7 @@ def test_an_environment_that_breaks_has_no_return(
 def test_a_missing_run_is_named(
     cartpole_run: Path, tmp_path: Path, command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert error_of(capsys, command).startswith("run is missing: name the folder of a run, as in run=")
+    assert error_of(capsys, command).startswith("run is missing. Set the folder of a run, e.g. run=")
     wrong = cartpole_run.with_name("rum")
     message = error_of(capsys, lambda: command(f"run={wrong}"))
     assert message == f"run={wrong} is not a folder. Did you mean `{cartpole_run}`?"

@@ -89,7 +89,7 @@ def test_ctrl_c_writes_nothing_and_says_so(
     monkeypatch.setattr(DreamerEvalPolicy, "act", interrupted)
     with pytest.raises(SystemExit, match="130"):
         export(monkeypatch, "run=pretrained:cartpole", f"out={tmp_path / 'mine'}")
-    assert capsys.readouterr().err == "interrupted; nothing is written\n"
+    assert capsys.readouterr().err == "interrupted; no files were written\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -106,9 +106,9 @@ def test_what_is_exported_names_no_address_of_its_user(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run=pretrained:catch"], "out is missing: name a new folder, as in out=mine."),
-        (["run=pretrained:catch", "out=."], "out=. exists already. Name a new folder."),
-        (["out=new"], "run is missing: name the folder of a run"),
+        (["run=pretrained:catch"], "out is missing. Set a new folder, e.g. out=mine."),
+        (["run=pretrained:catch", "out=."], "out=. already exists. Set a new folder."),
+        (["out=new"], "run is missing. Set the folder of a run"),
         (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
         # An unwritable target is rejected before the run is played.
         (["run=nowhere", f"out={'o' * 300}"], "cannot be written: File name too long."),

@@ -93,17 +93,17 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
     [
         (
             "plan.fromat=json",
-            "plan.fromat=json is not a setting of plan; they are plan.format=, plan.fit_gib=, "
+            "plan.fromat=json is not a setting of plan (plan.format=, plan.fit_gib=, "
             "plan.ranks=, plan.machines=. Did you",
         ),
         ("plan.format", "plan.format is not a setting of plan"),
         ("plan.format=yaml", "plan.format must be one of table, json, got `yaml`"),
         ("plan.fit_gib=0", "plan.fit_gib must be > 0, got 0.0"),
         ("plan.fit_gib=1e300", "plan.fit_gib must be at most 1e+30, got 1e+300"),
-        ("plan.fit_gib=much", "plan.fit_gib must be a number or null, got `much`. Leave it out."),
+        ("plan.fit_gib=much", "plan.fit_gib must be a number or null, got `much`. Omit it."),
         ("--multirun", "unknown flag --multirun"),
         ("resume=runs/a", "resume= is planned when the run continues"),
-        ("device=cpu plan.fit_gib=6", "device=cpu has no card to fit"),
+        ("device=cpu plan.fit_gib=6", "plan.fit_gib=6 needs device=cuda"),
         ("plan.ranks=0", "plan.ranks must be at least 1, got 0"),
         (
             "plan.ranks=4 plan.machines=3",
@@ -128,7 +128,7 @@ def test_help_shows_examples_and_the_plans_own_settings(capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "reverie-plan device=cuda plan.fit_gib=6 " in text
     assert re.search(r"^  plan.format=table +`table` to read, .* One of table, json\.$", text, re.MULTILINE)
-    assert re.search(r"^  plan.fit_gib=null +Memory of a card .* A number or null\.$", text, re.MULTILINE)
+    assert re.search(r"^  plan.fit_gib=null +Memory of a GPU .* A number or null\.$", text, re.MULTILINE)
 
 
 def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Path, server: Server) -> None:

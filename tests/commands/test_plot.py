@@ -155,7 +155,7 @@ def test_the_last_evaluation_counts_where_every_run_has_one(empty_folder: Path) 
     main(["runs"])
     page = Page(Path("report.html"))
     assert page.tables[0][1][:2] == ["1. catch: mean of 2 seeds", "0.5"]
-    assert "A seed is more than once in group 1" in page.text
+    assert "A seed occurs several times in group 1" in page.text
 
 
 def test_a_run_that_is_being_written_is_read_to_its_last_whole_line(empty_folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_runs_without_a_finished_episode_are_skipped_by_name_and_the_others_are_
     assert shown.out == expected.out.replace("without", "with")
     assert shown.err.splitlines() == [
         "skipped: runs/b_begun/metrics.jsonl has no finished episode yet",
-        "skipped: runs/b_silent/metrics.jsonl has no whole line yet",
+        "skipped: runs/b_silent/metrics.jsonl has no complete line yet",
     ]
     assert Path("with.html").read_bytes() == Path("without.html").read_bytes()
 
@@ -291,35 +291,38 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ([], "no run is named: write reverie-plot experiments/<run>; --help shows more."),
-        (["nowhere"], "nowhere does not exist. Name folders of runs"),
+        ([], "no runs given. Write reverie-plot experiments/<run> (see --help)."),
+        (["nowhere"], "nowhere does not exist. Pass run folders"),
         (["nowhere/*"], "nowhere/* does not exist."),
-        (["empty"], "empty holds no run: there is no metrics.jsonl in it."),
-        (["bare"], "bare is not a run: it has no config.yaml."),
-        (["silent"], "silent/metrics.jsonl has no whole line yet."),
+        (["empty"], "empty contains no run (no metrics.jsonl)."),
+        (["bare"], "bare is not a run folder (no config.yaml)."),
+        (["silent"], "silent/metrics.jsonl has no complete line yet."),
         (["wrong"], "Line 1 of wrong/metrics.jsonl was not written by Reverie."),
         (
             ["runs", "metric=episode/retrn"],
-            "metric=episode/retrn is no tag of these runs. Did you mean `episode/return`? metric=list",
+            "metric=episode/retrn is not a tag of these runs. Did you mean `episode/return`? metric=list",
         ),
-        (["two", "metric=a"], "metric=a fits train/a, world/a. metric=list lists all."),
-        (["runs", "metric=nothing"], "metric=nothing is no tag of these runs. metric=list lists all."),
+        (["two", "metric=a"], "metric=a matches train/a, world/a. metric=list lists all."),
+        (["runs", "metric=nothing"], "metric=nothing is not a tag of these runs. metric=list lists all."),
         (
             ["runs", "population"],
-            "no tag of evaluation/return_mean, episode/return, population/fitness_best is in ",
+            "the runs share none of evaluation/return_mean, episode/return, population/fitness_best.",
         ),
         (["more"], "more/metrics.jsonl has no finished episode yet. Wait for the run's first metrics, or"),
         (["runs", "more", "metric=a"], "runs/a_0 has no finite a so far"),
-        (["runs", "x=updates"], "runs/a_0 has no finite train/updates so far, so x=updates cannot be drawn"),
-        (["nan", "metric=a"], "nan has no finite a so far, so metric=a cannot be drawn for it."),
+        (
+            ["runs", "x=updates"],
+            "runs/a_0 has no finite train/updates so far, so x=updates cannot be plotted",
+        ),
+        (["nan", "metric=a"], "nan has no finite a so far, so metric=a cannot be plotted."),
         (["runs", "x=cpu"], "x=cpu: x must be one of steps, updates, frames, wall"),
         (["runs", "metrik=a"], "metrik= is not a setting of plot. Did you mean `metric`?"),
         (["runs", "--fast"], "--fast is not a setting of plot"),
         (["runs", "out=r.pdf"], "out=r.pdf must be a file that ends in .html or .png."),
         (["runs", "out=no/r.html"], "out=no/r.html cannot be written: no is not a folder."),
         (["runs", f"out={'r' * 300}.html"], "cannot be written: File name too long."),
-        (["runs", "out=lineage.html"], "out=lineage.html is there already, and is no page of reverie-plot."),
-        (["many"], "at most 8 groups can be told apart (got 9). Name fewer runs."),
+        (["runs", "out=lineage.html"], "out=lineage.html already exists and is not a page of reverie-plot."),
+        (["many"], "at most 8 groups can be distinguished (got 9). Pass fewer runs."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(

@@ -36,12 +36,12 @@ def test_values_are_taken_by_type_and_the_last_one_counts() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("go.plase=x", "go.plase=x is not a setting of go; they are go.place=, go.hours=, go.device=. Did"),
-        ("--fast", "unknown flag --fast; go takes settings as key=value, and --help"),
+        ("go.plase=x", "go.plase=x is not a setting of go \\(go.place=, go.hours=, go.device=\\). Did"),
+        ("--fast", "unknown flag --fast. go accepts settings as key=value, and --help"),
         ("go.place", "go.place is not a setting of go"),
-        ("go.place=${hours}", "go takes plain values"),
-        ("go.hours=null", "^go.hours=null: go.hours must be a number, got `null`. Leave it out for 1.5.$"),
-        ("go.hours=long", "^go.hours=long: go.hours must be a number, got `long`. Leave it out for 1.5.$"),
+        ("go.place=${hours}", "go accepts only plain values"),
+        ("go.hours=null", "^go.hours=null: go.hours must be a number, got `null`. Omit it for 1.5.$"),
+        ("go.hours=long", "^go.hours=long: go.hours must be a number, got `long`. Omit it for 1.5.$"),
         ("go.device=gpu", "^go.device=gpu: .* one of auto, cpu, cuda, got `gpu`. Did you mean `cuda`?"),
     ],
 )

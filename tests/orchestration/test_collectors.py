@@ -153,7 +153,7 @@ def test_ranks_and_a_run_without_collectors_are_refused(catch_run: Path) -> None
     ("changes", "message"),
     [
         ({}, "address is missing"),
-        ({"address": "head"}, "address=head has no port. Write it as in address=10.0.0.1:6379."),
+        ({"address": "head"}, "address=head has no port. Example: address=10.0.0.1:6379."),
         ({"address": "head:1", "collectors": 0}, "collectors must be at least 1, got 0."),
     ],
 )

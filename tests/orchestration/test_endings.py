@@ -41,7 +41,7 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
         start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
     assert stopped.value.code == NONFINITE_EXIT_CODE
     log = (run_dir / "train.log").read_text()
-    assert log.count("going back to the newest checkpoint") == 1
+    assert log.count("returning to the newest checkpoint") == 1
     assert (
         "4 updates in a row had a loss or gradient that is not finite (training.max_consecutive_nonfinite=4)"
         in log
@@ -99,7 +99,9 @@ def test_a_disk_that_takes_no_checkpoint_does_not_stop_training_before_its_end(
     ended = server.run("train", *arguments, file_bytes=400_000)
     assert ended.code == 2
     assert "step 150: checkpoint failed: [Errno 27] File too large" in ended.error
-    assert ended.last_line.startswith(f"error: {run_dir} cannot be written: File too large. Raise the limit")
+    assert ended.last_line.startswith(
+        f"error: {run_dir} cannot be written: File too large. Raise the file size limit"
+    )
     assert "Traceback" not in ended.error
     assert [line["step"] for line in intervals_of(run_dir)] == [50, 100, 150, 200, 250, 300]
     assert saved_steps(run_dir) == []

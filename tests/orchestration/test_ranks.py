@@ -198,7 +198,10 @@ def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_p
     other.send(signal.SIGKILL)
     other.end()
     assert ended.code == RANK_EXIT_CODE
-    assert "The newest checkpoint counts: start torchrun again with resume=<run folder>" in ended.last_line
+    assert (
+        "To continue from the newest checkpoint, start torchrun again with resume=<run folder>"
+        in ended.last_line
+    )
 
 
 def test_each_rank_is_certified_in_its_folder_and_the_worst_counts(server: Server, tmp_path: Path) -> None:
