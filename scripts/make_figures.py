@@ -1,9 +1,9 @@
 """Draw the figures of README.md and docs/ from the raw data in docs/results: `make docs-figures`."""
 
 import json
-import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 from PIL import Image
 
 from reverie.commands.plot import main as plot
@@ -23,20 +24,25 @@ from reverie.utils.units import count_text
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
-EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum")
+EXPERIMENTS = {"dreamer_catch": "Catch", "dreamer_cartpole": "CartPole-v1", "dreamer_pendulum": "Pendulum-v1"}
 PONG = RESULTS / "dreamer_ataripong"
-CPU_PONG = {f"seed {seed}": PONG / f"seed_{seed}_cpu" for seed in (1, 2, 3, 4)}
-H100_PONG = {f"seed {seed}": PONG / f"h100_seed_{seed}" for seed in (1, 2, 3)}
+CPU_PONG = [PONG / f"seed_{seed}_cpu" for seed in (1, 2, 3, 4)]
+H100_PONG = [PONG / f"h100_seed_{seed}" for seed in (1, 2, 3)]
 OTHER_TASKS = {
     "boxing": "Boxing",
     "freeway": "Freeway",
-    "inverted_pendulum": "InvertedPendulum-v5, pixels",
+    "inverted_pendulum": "InvertedPendulum, pixels",
 }
 FRAMES_OF_AN_UPDATE = 8 * 16
-# Number of last episodes in the printed score.
-SCORED = 20
-# Maximal number of episodes in the drawn mean. It is smaller for short runs.
-WIDEST_SMOOTHING = 20
+SCORED = 20  # episodes of the printed score
+WIDEST_SMOOTHING = 20  # episodes of the running mean, fewer where there are few episodes
+GRID_POINTS = 200
+# At 8 inches, text of 10 points is 12 pixels high on the site, which shows figures 700 pixels wide.
+WIDTH = 8.0
+STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.spines.top": False, "axes.spines.right": False}
+STYLE |= {"axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True, "savefig.dpi": 200}
+SEEDS_LEGEND = "line: mean of the seeds\nband: lowest to highest seed"
+EPISODES_LEGEND = "One seed each. Line: running mean of the returns. Band: their 10th to 90th percentile."
 STRIP_FRAMES = 10
 STRIP_SCALE = 2
 PERFORMANCE = [RESULTS / "performance" / name for name in ("dreamers.json", "cpu.json")]
@@ -58,8 +64,8 @@ SWIMMER = {
     "shared": "10 learners, one replay",
     "td3": "TD3 alone",
 }
-# Variants with this prefix are limits, not competitors.
-LIMIT = "limit"
+LIMIT = "limit"  # how variants begin that are limits, not competitors
+Curve = tuple[np.ndarray, np.ndarray]  # places on the horizontal axis, and values
 
 
 def main() -> None:
@@ -67,15 +73,13 @@ def main() -> None:
     with exit_on_user_error():
         FlagParser(description=__doc__, epilog="There are no settings.").parse_args()
     FIGURES.mkdir(exist_ok=True)
-    shown = {name: seeds_of(name) for name in EXPERIMENTS}
-    shown |= {"Pong on an H100": H100_PONG, "Pong on a CPU": CPU_PONG}
-    draw_panels(shown, FIGURES / "learning_curves.png")
-    others = {title: {"seed 1": RESULTS / "other_tasks" / name} for name, title in OTHER_TASKS.items()}
-    draw_panels(others, FIGURES / "other_tasks.png")
-    draw_pong(FIGURES / "pong_cpu.png")
+    with matplotlib.rc_context(STYLE):
+        draw_tasks(FIGURES / "learning_curves.png")
+        draw_other_tasks(FIGURES / "other_tasks.png")
+        draw_pong(FIGURES / "pong_cpu.png")
+        draw_performance(FIGURES / "performance.png")
+        draw_swimmer(FIGURES / "swimmer.png")
     draw_strip(PONG / "seed_1" / "open_loop.mp4", FIGURES / "pong_open_loop.png")
-    draw_performance(FIGURES / "performance.png")
-    draw_swimmer(FIGURES / "swimmer.png")
     with_and_without_decoder = [
         *sorted(RESULTS.glob("dreamer_catch/preset_until_2026_11_26/seed_*")),
         RESULTS / "objectives" / "catch_barlow",
@@ -84,53 +88,89 @@ def main() -> None:
     subprocess.run([sys.executable, RESULTS / "dreamer_catch" / "scripts" / "two_ranks.py"], check=True)
 
 
-def seeds_of(name: str) -> dict[str, Path]:
-    """Return the runs of an experiment by seed."""
-    return {run.name.replace("_", " "): run for run in sorted((RESULTS / name).glob("seed_*"))}
+def draw_tasks(target: Path) -> None:
+    """Draw a panel of learning curves for each task, and the legend in the place of a sixth."""
+    shown = {title: sorted((RESULTS / name).glob("seed_*")) for name, title in EXPERIMENTS.items()}
+    shown |= {"Pong, H100": H100_PONG, "Pong, one CPU core": CPU_PONG}
+    figure, axes = plt.subplots(2, 3, figsize=(WIDTH, 4.8), layout="constrained")
+    for axis, (name, runs) in zip(axes.flat, shown.items(), strict=False):
+        print_scores(name, runs)
+        draw_seeds(axis, [smoothed(*returns_of(run)) for run in runs], "C0")
+        axis.set_title(f"{name} ({count_text(len(runs), 'seed')})")
+        axis.set_xlabel("agent steps")
+        thousands(axis)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("episode return")
+    axes[1, 2].axis("off")
+    axes[1, 2].text(0.5, 0.5, SEEDS_LEGEND, ha="center", va="center", linespacing=1.6)
+    figure.savefig(target)
 
 
-def draw_panels(shown: dict[str, dict[str, Path]], target: Path) -> None:
-    """Draw one panel of learning curves per task."""
-    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3))
-    for axis, (name, runs) in zip(axes, shown.items(), strict=True):
-        draw_curves(axis, name, runs)
-    figure.tight_layout()
-    figure.savefig(target, dpi=110)
-
-
-def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:
-    """Plot each seed's returns (thin) and running mean (thick), and print the last episodes' mean."""
-    for index, (seed, run) in enumerate(runs.items()):
+def draw_other_tasks(target: Path) -> None:
+    """Draw the returns of tasks with a single seed: their running mean and their spread."""
+    figure, axes = plt.subplots(1, len(OTHER_TASKS), figsize=(WIDTH, 2.9), layout="constrained")
+    for axis, (folder, title) in zip(axes, OTHER_TASKS.items(), strict=True):
+        run = RESULTS / "other_tasks" / folder
+        print_scores(title, [run])
         steps, returns = returns_of(run)
-        draw_curve(axis, steps, returns, f"C{index}", seed)
+        windows = np.lib.stride_tricks.sliding_window_view(returns, window_of(returns))
+        at = steps[len(steps) - len(windows) :]
+        axis.fill_between(at, *np.percentile(windows, (10, 90), axis=1), color="C0", alpha=0.25, linewidth=0)
+        axis.plot(at, windows.mean(axis=1), color="C0", linewidth=2)
+        axis.set_title(title)
+        thousands(axis)
+    axes[0].set_ylabel("episode return")
+    figure.supxlabel(f"agent steps\n{EPISODES_LEGEND}", fontsize=9)
+    figure.savefig(target)
+
+
+def print_scores(name: str, runs: Sequence[Path]) -> None:
+    """Print the mean of the last episodes of each run."""
+    for run in runs:
+        _, returns = returns_of(run)
         last = returns[-SCORED:]
         episodes = count_text(len(returns), "episode")
-        print(f"{name} {seed}: mean of the last {len(last)} of {episodes} {last.mean():.2f}")
-    axis.set_title(name)
-    axis.set_xlabel("agent steps")
-    axis.set_ylabel("episode return")
-    axis.locator_params(axis="x", nbins=5)
-    axis.legend(fontsize=8)
+        print(f"{name} {run.name}: mean of the last {len(last)} of {episodes} {last.mean():.2f}")
 
 
-def returns_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the agent step and the return of each episode in a run."""
+def returns_of(run: Path) -> Curve:
+    """Return the agent step and the return of each episode of a run."""
     found = [(line["step"], line["episode/return"]) for line in read(run) if "episode/return" in line]
-    return tuple(np.array(found).T)
+    steps, returns = np.array(found).T
+    return steps, returns
 
 
-def draw_curve(axis: Axes, at: np.ndarray, returns: np.ndarray, colour: str, label: str) -> None:
-    """Plot returns (thin) and their running mean (thick)."""
-    window = max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
+def window_of(returns: np.ndarray) -> int:
+    """Return the number of episodes in a running mean."""
+    return max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
+
+
+def smoothed(at: np.ndarray, returns: np.ndarray) -> Curve:
+    """Return the running mean; of several episodes that end at one place, the last one's."""
+    window = window_of(returns)
     mean = np.convolve(returns, np.ones(window) / window, mode="valid")
-    axis.plot(at, returns, color=colour, alpha=0.2, linewidth=0.7)
-    axis.plot(at[window - 1 :], mean, color=colour, label=label)
+    places, last = np.unique(at[window - 1 :][::-1], return_index=True)
+    return places, mean[::-1][last]
+
+
+def draw_seeds(axis: Axes, seeds: Sequence[Curve], colour: str, label: str | None = None) -> None:
+    """Plot the mean over the seeds where each has values, and a band from the lowest to the highest one."""
+    grid = np.linspace(max(at[0] for at, _ in seeds), min(at[-1] for at, _ in seeds), GRID_POINTS)
+    rows = np.array([np.interp(grid, at, values) for at, values in seeds])
+    axis.fill_between(grid, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    axis.plot(grid, rows.mean(axis=0), color=colour, linewidth=2, label=label)
+
+
+def thousands(axis: Axes) -> None:
+    """Write places as 100k or 2M, few of them."""
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.locator_params(axis="x", nbins=4)
 
 
 def draw_pong(target: Path) -> None:
-    """Plot the seeds of Pong on a CPU against each kind of cost."""
-    figure, axes = plt.subplots(1, 4, figsize=(16, 3), sharey=True)
-    for index, (seed, run) in enumerate(CPU_PONG.items()):
+    """Plot the seeds of Pong on a CPU against each of their costs."""
+    seeds: dict[str, list[Curve]] = {}
+    for run in CPU_PONG:
         steps, returns = returns_of(run)
         logged = [(line["step"], line["train/updates"]) for line in read(run) if "train/updates" in line]
         updates = np.interp(steps, *np.array(logged).T)
@@ -141,14 +181,17 @@ def draw_pong(target: Path) -> None:
             "replayed frames": FRAMES_OF_AN_UPDATE * updates,
             "hours of one CPU core": hours,
         }
-        for axis, (cost, at) in zip(axes, costs.items(), strict=True):
-            draw_curve(axis, at, returns, f"C{index}", seed)
-            axis.set_xlabel(cost)
-            axis.locator_params(axis="x", nbins=5)
-    axes[0].set_ylabel("episode return")
-    axes[0].legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(target, dpi=110)
+        for cost, at in costs.items():
+            seeds.setdefault(cost, []).append(smoothed(at, returns))
+    figure, axes = plt.subplots(2, 2, figsize=(WIDTH, 5), sharey=True, layout="constrained")
+    for axis, (cost, curves) in zip(axes.flat, seeds.items(), strict=True):
+        draw_seeds(axis, curves, "C0")
+        axis.set_xlabel(cost)
+        thousands(axis)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("episode return")
+    axes[0, 0].text(0.97, 0.08, SEEDS_LEGEND, ha="right", transform=axes[0, 0].transAxes)
+    figure.savefig(target)
 
 
 def draw_strip(video: Path, target: Path) -> None:
@@ -165,29 +208,23 @@ def draw_strip(video: Path, target: Path) -> None:
 
 
 def draw_swimmer(target: Path) -> None:
-    """Draw the best member's fitness over all agent steps, with thin seeds and a thick mean."""
-    figure, axis = plt.subplots(figsize=(7, 4))
+    """Draw the fitness of the best member against all agent steps: mean and range of the seeds."""
+    figure, axis = plt.subplots(figsize=(WIDTH, 4.2), layout="constrained")
     for index, (name, words) in enumerate(SWIMMER.items()):
         runs = [fitness_of(run) for run in sorted((RESULTS / "population" / "swimmer").glob(f"{name}_*"))]
-        common = np.linspace(max(steps[0] for steps, _ in runs), min(steps[-1] for steps, _ in runs), 40)
-        for steps, fitness in runs:
-            axis.plot(steps, fitness, color=f"C{index}", alpha=0.35, linewidth=0.8)
-        mean = np.mean([np.interp(common, steps, fitness) for steps, fitness in runs], axis=0)
-        axis.plot(
-            common, mean, color=f"C{index}", linewidth=2.2, label=f"{words} ({count_text(len(runs), 'seed')})"
-        )
+        draw_seeds(axis, runs, f"C{index}", f"{words} ({count_text(len(runs), 'seed')})")
         last = [round(float(fitness[-5:].mean()), 1) for _, fitness in runs]
         print(f"swimmer {name}: best member, mean of the last 5 generations {last}")
     axis.set_xlabel("agent steps, evaluation included")
     axis.set_ylabel("return of the best member")
     axis.set_title("Swimmer-v5")
-    axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(target, dpi=110)
+    thousands(axis)
+    axis.legend(title=SEEDS_LEGEND.replace("\n", "; "), loc="upper left", frameon=False)
+    figure.savefig(target)
 
 
-def fitness_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the step and the best member's fitness for each generation."""
+def fitness_of(run: Path) -> Curve:
+    """Return steps and the best member's fitness of every generation."""
     lines = [line for line in read(run) if "population/fitness_best" in line]
     fitness = np.array([line["population/fitness_best"] for line in lines])
     return np.array([line["step"] for line in lines]), fitness
@@ -197,36 +234,39 @@ def draw_performance(target: Path) -> None:
     """Draw a panel for each benchmark row, with a bar for each variant and a line at the floor."""
     files = [json.loads(path.read_text())["rows"] for path in PERFORMANCE]
     found = {name: [[row for row in rows if row["row"] == name] for rows in files] for name in BARS}
-    groups = {name: next(filter(None, of_files)) for name, of_files in found.items() if any(of_files)}
-    figure, axes = plt.subplots(math.ceil(len(groups) / 2), 2, figsize=(11, 1 + 0.8 * len(groups)))
-    for axis, (name, group) in zip(axes.flat, groups.items(), strict=False):
-        draw_bars(axis, [row for row in group if not row["variant"].startswith(LIMIT)])
-        axis.set_title(BARS[name], fontsize=10)
-    for axis in axes.flat[len(groups) :]:
-        axis.set_visible(False)
-    figure.tight_layout()
-    figure.savefig(target, dpi=110)
+    groups = {
+        name: [row for row in next(filter(None, of_files)) if not row["variant"].startswith(LIMIT)]
+        for name, of_files in found.items()
+        if any(of_files)
+    }
+    # One panel below the other, each as high as its number of bars, so that bars are equally thick.
+    heights = [1.2 + len(rows) for rows in groups.values()]
+    figure, axes = plt.subplots(
+        len(groups), figsize=(WIDTH, 0.27 * sum(heights)), height_ratios=heights, layout="constrained"
+    )
+    for axis, (name, rows) in zip(axes, groups.items(), strict=True):
+        draw_bars(axis, rows)
+        axis.set_title(BARS[name], loc="left")
+    figure.savefig(target)
 
 
 def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw the medians, with Reverie in a different color than the peers."""
+    """Draw medians, with ours in another colour than the peers; their labels replace the axis."""
     factor, unit = 1.0, rows[0]["unit"]
     if unit == "s" and max(row["median"] for row in rows) < 1:
         factor, unit = 1e3, "ms"
     names = [row["variant"] for row in rows]
     medians = [factor * row["median"] for row in rows]
-    colours = ["C0" if name.startswith("reverie") else "C7" for name in names]
+    colours = ["C0" if name.startswith("reverie") else "0.65" for name in names]
     bars = axis.barh(names, medians, color=colours)
-    axis.bar_label(
-        bars,
-        [f"{median:,.0f} {unit}" if median >= 100 else f"{median:.3g} {unit}" for median in medians],
-        padding=3,
-        fontsize=8,
-    )
-    axis.axvline(factor * rows[0]["floor"]["value"], color="C3", linestyle="--", linewidth=1)
+    labels = [f"{median:,.0f} {unit}" if median >= 100 else f"{median:.3g} {unit}" for median in medians]
+    axis.bar_label(bars, labels, padding=3)
+    axis.axvline(factor * rows[0]["floor"]["value"], color="C3", linestyle="--", linewidth=1.2)
     axis.invert_yaxis()
-    axis.set_xlim(0, 1.25 * max(medians))
-    axis.tick_params(labelsize=8)
+    axis.set_xlim(0, 1.2 * max(medians))
+    axis.xaxis.set_visible(False)
+    axis.spines["bottom"].set_visible(False)
+    axis.tick_params(axis="y", length=0)
 
 
 def read(run: Path) -> list[dict[str, float]]:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 
 from reverie.utils.logging import read_lines
 
@@ -12,6 +11,7 @@ RUNS = Path(__file__).parents[1]
 FIGURE = RUNS.parents[1] / "figures" / "catch_two_ranks.png"
 EPISODES = 50
 FIRST_UPDATE = 500
+SEEDS = (1, 2, 3)
 SHOWN = {  # folders of one rank and of two
     "the preset: 8 windows": ("preset_until_2026_11_26/seed_{}", "ranks_2/seed_{}"),
     "48 windows, float32": ("windows_48/ranks_1/seed_{}", "windows_48/ranks_2/seed_{}"),
@@ -19,27 +19,30 @@ SHOWN = {  # folders of one rank and of two
 
 
 def main() -> None:
-    """Draw one panel per batch size."""
-    figure, panels = plt.subplots(1, 2, figsize=(11, 3.2), sharey=True, layout="constrained")
+    """Draw a panel for each batch: the mean of the seeds, and a band from the lowest to the highest one."""
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
     for axes, (batch, folders) in zip(panels, SHOWN.items(), strict=True):
         print(batch)
         for colour, ranks, folder in zip(("C0", "C1"), ("one rank", "two ranks"), folders, strict=True):
-            for seed in (1, 2, 3):
-                draw(axes, RUNS / folder.format(seed), colour, ranks, seed)
+            curves = [read(RUNS / folder.format(seed), ranks, seed) for seed in SEEDS]
+            grid = np.linspace(max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves), 200)
+            rows = np.array([np.interp(grid, at, means) for at, means in curves])
+            axes.fill_between(grid, rows.min(0), rows.max(0), color=colour, alpha=0.2, linewidth=0)
+            axes.plot(grid, rows.mean(0), color=colour, linewidth=2, label=ranks)
         axes.set(title=batch, xlabel="agent steps", xlim=(0, 4200))
-        axes.legend()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(title="mean and range of three seeds", loc="lower right", frameon=False)
     panels[0].set_ylabel(f"mean return of {EPISODES} episodes")
-    figure.savefig(FIGURE, dpi=110)
+    figure.savefig(FIGURE, dpi=200)
 
 
-def draw(axes: Axes, run: Path, colour: str, ranks: str, seed: int) -> None:
-    """Draw the mean of a seed's last 50 training episodes. Print its zero crossing, its end and its time."""
+def read(run: Path, ranks: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and the running mean over 50 training episodes; print its ascent, end and time."""
     lines = list(read_lines(run / "metrics.jsonl"))
     steps, returns = np.array(
         [(line["step"], line["episode/return"]) for line in lines if "episode/return" in line]
     ).T
     means = np.convolve(returns, np.full(EPISODES, 1 / EPISODES), "valid")
-    axes.plot(steps[EPISODES - 1 :], means, color=colour, label=ranks if seed == 1 else None)
     at_zero = int(steps[EPISODES - 1 :][np.argmax(means > 0)])
     [updates] = [line["train/updates"] for line in lines if line.get("train/updates")][-1:]
     paces = np.array(
@@ -49,6 +52,7 @@ def draw(axes: Axes, run: Path, colour: str, ranks: str, seed: int) -> None:
     seconds = float((np.diff(paces[:, 0]) / paces[1:, 1])[learns].sum())
     end = f"{means[-1]:.2f} after {updates:,.0f} updates, {seconds:,.0f} s from the first one on"
     print(f"{ranks}, seed {seed}: above 0 at step {at_zero:,}, at the end {end}")
+    return steps[EPISODES - 1 :], means
 
 
 if __name__ == "__main__":
