@@ -1,97 +1,37 @@
-"""The page in a real browser, driven through DevTools: key presses and the displayed content."""
+"""The page in a real browser: keys are pressed, buttons are touched, and what it shows is read."""
 
 import asyncio
 import base64
 import io
-import re
-import shutil
-import subprocess
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
-from aiohttp import ClientSession, ClientWebSocketResponse
 from PIL import Image
 
-from ..runs.warm import LONG_ENOUGH_SECONDS
+from ..chromium import DESKTOP, NEED_CHROMIUM, PHONE, browser
 from .serving import serving
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
-WIDTH, HEIGHT = 1280, 800
+WIDTH, HEIGHT = DESKTOP
 BACKGROUND = (20, 22, 26)
+LEAST_TOUCHED = 44  # pixels of a button that a finger hits
+HAS_FRAME = "typeof recent !== 'undefined' && recent.length > 0"
 
 
-class Browser:
-    """One tab, controlled through DevTools messages."""
-
-    def __init__(self, connection: ClientWebSocketResponse) -> None:
-        self._connection = connection
-        self._count = 0
-
-    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        self._count += 1
-        await self._connection.send_json({"id": self._count, "method": method, "params": parameters})
-        while (answer := await self._connection.receive_json()).get("id") != self._count:
-            # This is an event.
-            pass
-        return answer["result"]
-
-    async def value(self, expression: str) -> Any:
-        answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    async def wait_until(self, expression: str) -> None:
-        end = time.monotonic() + LONG_ENOUGH_SECONDS
-        while not await self.value(expression):
-            assert time.monotonic() < end, (expression, await self.value("document.body.innerText"))
-            await asyncio.sleep(0.05)
-
-    async def key(self, kind: str, key: str) -> None:
-        await self.call("Input.dispatchKeyEvent", type=kind, key=key)
-
-    async def press(self, key: str) -> None:
-        await self.key("keyDown", key)
-        await self.key("keyUp", key)
-
-
-@asynccontextmanager
-async def browser(profile: Path) -> AsyncIterator[Browser]:
-    """Start a browser with its own profile, and close it."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-    log = profile.with_suffix(".log")
-    with log.open("w") as errors, subprocess.Popen(command, stderr=errors, stdout=errors) as process:
-        try:
-            end = time.monotonic() + LONG_ENOUGH_SECONDS
-            while not (found := re.search(r"ws://([^/]+)/", log.read_text())):
-                assert process.poll() is None and time.monotonic() < end, log.read_text()
-                await asyncio.sleep(0.05)
-            async with ClientSession() as client:
-                async with client.get(f"http://{found[1]}/json") as response:
-                    [tab] = [each for each in await response.json() if each["type"] == "page"]
-                async with client.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as connection:
-                    yield Browser(connection)
-        finally:
-            process.terminate()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, chromium-browser or google-chrome on the PATH")
+@NEED_CHROMIUM
 def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None:
     async def run() -> bytes:
         async with serving() as port, browser(tmp_path / "profile") as tab:
-            await tab.call(
-                "Emulation.setDeviceMetricsOverride",
-                width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False,
-            )  # fmt: skip
-            await tab.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
-            await tab.wait_until("typeof recent !== 'undefined' && recent.length > 5")
-            assert await tab.value("document.querySelector('#actions .on').textContent") == "NOOP"
+            await tab.open(f"http://127.0.0.1:{port}/", *DESKTOP)
+            await tab.wait_until(HAS_FRAME)
+            assert await tab.value("[$('state').textContent, $('start').textContent, $('start').hidden]") == [
+                "paused", "Press an arrow key", False,
+            ]  # fmt: skip
+            await asyncio.sleep(0.3)
+            assert await tab.value("recent.length") == 1  # nothing moves before the first key
+            await tab.press("ArrowLeft")
+            await tab.wait_until("recent.length > 5")
+            assert await tab.value("[$('state').textContent, $('start').hidden]") == ["you play", True]
+            await tab.wait_until("document.querySelector('#actions .on')?.textContent === 'NOOP'")
             await tab.key("keyDown", "ArrowUp")
             await tab.wait_until("document.querySelector('#actions .on')?.textContent === 'RIGHT'")
             await tab.key("keyDown", " ")
@@ -130,7 +70,31 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
     assert shown.shape == (HEIGHT, WIDTH, 3)
     left, middle, right = np.array_split(shown[120:400, 32:-32], 3, axis=1)
     for part in (left, middle, right):
-        # Most of it is image content.
-        assert (part != BACKGROUND).any(-1).mean() > 0.5
-    # These are Pong's colors.
-    assert np.unique(left.reshape(-1, 3), axis=0).shape[0] > 5
+        assert (part != BACKGROUND).any(-1).mean() > 0.5  # most of it is picture
+    assert np.unique(left.reshape(-1, 3), axis=0).shape[0] > 5  # Pong's colours
+
+
+@NEED_CHROMIUM
+def test_a_phone_shows_game_and_dream_above_buttons_that_play(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with serving() as port, browser(tmp_path / "profile") as tab:
+            await tab.open(f"http://127.0.0.1:{port}/", *PHONE, is_phone=True)
+            await tab.wait_until(HAS_FRAME)
+            assert await tab.value("$('start').textContent") == "Tap to start"
+            assert await tab.value("document.documentElement.scrollWidth") <= PHONE[0]
+            boxes = await tab.value(
+                "['#game', '#dream', '#pad', '[data-key=up]'].map(each =>"
+                " document.querySelector(each).getBoundingClientRect().toJSON())"
+            )
+            game, dream, pad, up = boxes
+            assert game["right"] < dream["left"] and game["width"] > PHONE[0] / 3
+            assert game["bottom"] < pad["top"] and pad["bottom"] <= PHONE[1]
+            assert min(up["width"], up["height"]) >= LEAST_TOUCHED
+            finger = {"x": up["left"] + up["width"] / 2, "y": up["top"] + up["height"] / 2}
+            await tab.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[finger])
+            await tab.wait_until("document.querySelector('#actions .on')?.textContent === 'RIGHT'")
+            assert await tab.value("$('state').textContent") == "you play"
+            await tab.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+            await tab.wait_until("document.querySelector('#actions .on')?.textContent === 'NOOP'")
+
+    asyncio.run(run())
