@@ -27,7 +27,11 @@ from reverie.config.workflow import setting_types
 from reverie.utils.errors import FlagParser
 
 ROOT = Path(__file__).parents[1]
-MADE = ("settings.md", "presets.md")
+MADE = (
+    "settings.md",
+    "presets.md",
+    *(f"notebooks/{path.stem}.md" for path in ROOT.glob("examples/notebooks/*.ipynb")),
+)
 # These are tested with the features they describe.
 OTHERS = ("api.md", "find_a_leak.md", "your_environment.md")
 SCRIPTS = {
@@ -183,16 +187,17 @@ def test_the_files_that_explain_the_code_name_files_that_exist(page: str) -> Non
 
 def test_each_setting_is_once_on_its_page_with_its_meaning() -> None:
     page = HOOK["settings_page"]()
-    rows = re.findall(r"^\| `([\w.]+)` \| ([^|]+) \| `(.*?)` \| (.*?) \| (.*) \|$", page, re.MULTILINE)
-    assert sorted(key for key, *_ in rows) == sorted(setting_types())
+    entry = r"^#### `([\w.]+)` \{#\1\}\n\n[^`\n]+, default `(.*?)`(?:, (.*))?\n\{ \.setting \}\n\n(.*)$"
+    entries = re.findall(entry, page, re.MULTILINE)
+    assert sorted(key for key, *_ in entries) == sorted(setting_types())
     composed = {
         key
         for each in ("dreamer_catch", "erl_pendulum")
         for key in HOOK["_flat"](compose_jobs([f"experiment={each}"])[0])
     }
     assert composed == set(setting_types())
-    assert all(meaning.strip() for *_, meaning in rows)
-    found = {key: (default, bounds) for key, _, default, bounds, _ in rows}
+    assert all(meaning.strip() for *_, meaning in entries)
+    found = {key: (default, bounds) for key, default, bounds, _ in entries}
     assert found["env.image_size"] == ("64", "in [48, 256] and a multiple of 16")
     assert found["training.batch_size"] == ("16", "at least 1, at most 1000000")
 

@@ -25,6 +25,10 @@ _TRIED = (-(10**7), 0, 1, 10**7)  # a value out of bounds is answered with them
 _BOUNDS = re.compile(r"must be ((?:at least|at most|in [\[(]|[<>]).*?), got ")
 _BY_DEVICE = re.compile(r"\$\{by_device:([^,]*),\s*([^}]*)\}")
 _SETTINGS_HEAD = """\
+---
+search:
+  boost: 2
+---
 # Configuration
 
 Every setting of a run, given as `key=value` to `reverie-train`. `make docs` builds this page from the
@@ -40,14 +44,16 @@ Select an experiment by `experiment=<name>`, and a choice of a group by `<group>
 
 
 def settings_page() -> str:
-    """Return the page that has each setting once: name, what it takes, default, bounds, meaning."""
+    """Return the page that has each setting once: name, type, default, bounds, meaning.
+
+    Each setting has a heading of its own, so search returns it as a result and other pages link to it.
+    """
     whole = AnyTrainConfig()
     lines, parts = [_SETTINGS_HEAD], {"": whole}
     parts |= {item.name: getattr(whole, item.name) for item in fields(whole) if _is_section(whole, item.name)}
     for name, part in parts.items():
-        rows = list(_rows(name, part))
         lines += [f"## {f'`{name}`' if name else 'The run'}", "", _of_section(name, part), ""]
-        lines += ["| setting | takes | default | bounds | meaning |", "|---|---|---|---|---|", *rows, ""]
+        lines += _entries(name, part)
     return "\n".join(lines)
 
 
@@ -75,27 +81,27 @@ def changed(arguments: list[str]) -> dict[str, str]:
     return {key: value for key, value in _flat(composed).items() if value != defaults[key]}
 
 
-def _rows(section: str, part: Any) -> Iterator[str]:
-    """Yield the row of each setting in a section, those of sections in it included."""
+def _entries(section: str, part: Any) -> Iterator[str]:
+    """Yield the entry of each setting in a section, nested sections included."""
     texts = documented(type(part))
     for item in fields(part):
         value, key = getattr(part, item.name), f"{section}.{item.name}" if section else item.name
         if is_dataclass(value):
             if section:
-                yield from _rows(key, value)
+                yield from _entries(key, value)
         elif isinstance(value, dict):
             for name, each in value.items():
-                yield _row(f"{key}.{name}", each, "", texts[item.name])
+                yield _entry(f"{key}.{name}", each, "", texts[item.name])
         elif key in setting_types():
-            yield _row(key, value, _bounds(key, part, item.name), texts[item.name])
+            yield _entry(key, value, _bounds(key, part, item.name), texts[item.name])
 
 
-def _row(key: str, value: Any, bounds: str, text: str) -> str:
+def _entry(key: str, value: Any, bounds: str, text: str) -> str:
     takes = describe(setting_types()[key])
     owners = [schema for schema in SCHEMAS.values() if key in setting_types(schema)]
-    only = " Of a population alone." if owners == [PopulationTrainConfig] and "." in key else ""
-    cells = (f"`{key}`", takes, f"`{_shown(value)}`", bounds, text + only)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    only = " Only for populations." if owners == [PopulationTrainConfig] and "." in key else ""
+    facts = f"{takes}, default `{_shown(value)}`{f', {bounds}' if bounds else ''}"
+    return f"#### `{key}` {{#{key}}}\n\n{facts}\n{{ .setting }}\n\n{text}{only}\n"
 
 
 def _bounds(key: str, part: Any, name: str) -> str:
@@ -147,7 +153,8 @@ def _table(columns: Mapping[str, Mapping[str, str]]) -> list[str]:
         "|---" * (len(columns) + 1) + "|",
     ]
     rows = ([column.get(key, "") for column in columns.values()] for key in keys)
-    return head + [f"| `{key}` | " + " | ".join(row) + " |" for key, row in zip(keys, rows, strict=True)]
+    links = [f"[`{key}`](settings.md#{key})" for key in keys]
+    return head + [f"| {link} | " + " | ".join(row) + " |" for link, row in zip(links, rows, strict=True)]
 
 
 def _flat(config: Any, prefix: str = "") -> dict[str, str]:
