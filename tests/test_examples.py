@@ -1,5 +1,6 @@
 """The programs in examples/ run like for a reader, and each notebook equals its .py file."""
 
+import json
 import os
 import re
 import subprocess
@@ -119,13 +120,17 @@ def test_the_example_with_an_own_environment_is_that_of_its_page() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_has_the_cells_of_its_pair_and_no_outputs(notebook: Path) -> None:
+def test_a_notebook_has_the_cells_of_its_pair_and_their_outputs(notebook: Path) -> None:
     pair, cells = notebook.with_suffix(".py"), jupytext.read(notebook).cells
     assert [(cell.cell_type, cell.source) for cell in cells] == [
         (cell.cell_type, cell.source) for cell in jupytext.read(pair).cells
     ], f"make it again: jupytext --update --to ipynb {pair.relative_to(ROOT)}"
     code = [cell for cell in cells if cell.cell_type == "code"]
-    assert code and not any(cell.outputs or cell.execution_count for cell in code)
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]  # run once, in order
+    assert all(cell.outputs for cell in code if "print(" in cell.source or "plt.show()" in cell.source)
+    outputs = json.dumps([cell.outputs for cell in code])
+    assert "image/png" in outputs or notebook.stem == "find_a_leak"
+    assert not re.search(r'"error"|/home/|/work/|/tmp/', outputs)
 
 
 def test_the_notebooks_run(tmp_path: Path) -> None:

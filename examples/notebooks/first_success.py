@@ -43,6 +43,7 @@ points = [(line["step"], line[tag]) for line in run.metrics() if tag in line]
 plt.plot(*zip(*points, strict=True), "o-")
 plt.xlabel("agent steps")
 plt.ylabel("reconstruction error")
+plt.show()
 
 # %% [markdown]
 # ## Play
@@ -84,3 +85,4 @@ plt.figure(figsize=(12, 2))
 plt.imshow(np.concatenate(frames, axis=1))
 plt.axis("off")
 plt.title(f"one episode, reward {reward:+g}")
+plt.show()
