@@ -26,6 +26,7 @@ SLOW = (
     "planning/test_address_space.py",
     "planning/test_memory_plan.py",
     "test_examples.py",
+    "test_site.py",
     "workflows/test_compiled.py",
     "workflows/test_ranks.py",
 )
