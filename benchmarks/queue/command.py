@@ -135,8 +135,10 @@ def _run_row(job: Job, stop: Stop) -> None:
         )
     evaluation = evaluate(job, stop) if exit_code == 0 and not stop.requested else None
     if stop.requested and evaluation is None:
-        step = f"step {job.last_step:,}" if job.last_step is not None else "its start"
-        print(f"stopped: {name} is at {step}. The same command continues it.", flush=True)
+        print(
+            f"stopped: {name} is at {_step(job.saved_step) or 'its start'}. The same command continues it.",
+            flush=True,
+        )
         raise SystemExit(RESUME_ME_EXIT_CODE)
     write_result(job, exit_code, evaluation)
     print(f"{name}: {_outcome(job)}. Commit {job.result}.", flush=True)
@@ -161,10 +163,13 @@ def _state(job: Job, committed: set[str]) -> tuple[str, str]:
     if job.is_done:
         is_committed = f"{job.row.name}/{RUN_FILE}" in committed
         return "done" if is_committed else "done, not committed", _outcome(job)
-    step = f"step {job.last_step:,}" if job.last_step is not None else ""
     if job.is_running:
-        return "running", step
-    return ("interrupted", step) if job.run.exists() else ("waiting", "")
+        return "running", _step(job.logged_step)
+    return ("interrupted", _step(job.saved_step)) if job.run.exists() else ("waiting", "")
+
+
+def _step(step: int | None) -> str:
+    return f"step {step:,}" if step is not None else ""
 
 
 def _outcome(job: Job) -> str:

@@ -19,6 +19,7 @@ from benchmarks.queue.rows import Evaluation, Row
 from benchmarks.suite.load import read_load
 from benchmarks.suite.machine import machine_facts
 from benchmarks.sweep import stop_with_parent
+from reverie.checkpoints.checkpoint import list_checkpoints
 from reverie.checkpoints.run_folder import CONFIG_FILE
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
@@ -101,7 +102,13 @@ class Job:
         return True
 
     @property
-    def last_step(self) -> int | None:
+    def saved_step(self) -> int | None:
+        """The step from which the run resumes; None without a checkpoint."""
+        steps = [checkpoint.step for checkpoint in list_checkpoints(self.run)]
+        return steps[-1] if steps else None
+
+    @property
+    def logged_step(self) -> int | None:
         """The last logged step of the run; None without a log."""
         file = self.run / METRICS_FILE
         lines = list(read_lines(file)) if file.exists() else []

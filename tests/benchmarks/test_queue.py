@@ -90,10 +90,10 @@ def test_a_stopped_queue_resumes_the_run_and_ends_as_if_it_never_stopped(
     words, run = arguments(tmp_path, rows), tmp_path / "runs" / "catch"
     step = 0
     for number in (signal.SIGTERM, signal.SIGINT):
-        queue = started(words)
-        wait_for_updates(run, beyond=step)
-        os.killpg(queue.pid, number)
-        output, _ = queue.communicate(timeout=60)
+        with started(words) as queue:
+            wait_for_updates(run, beyond=step)
+            os.killpg(queue.pid, number)
+            output, _ = queue.communicate(timeout=60)
         assert queue.returncode == RESUME_ME_EXIT_CODE, output
         before, step = step, list_checkpoints(run)[-1].step
         assert before < step < 600
@@ -198,12 +198,16 @@ def test_rows_that_another_queue_trains_are_skipped_and_a_killed_queue_takes_its
     rows = write_list(tmp_path / "rows.yaml", forever, catch_row("other", "env.num_envs=2"))
     words, runs = arguments(tmp_path, rows), tmp_path / "runs"
     queue = started(words)
-    wait_for_updates(runs / "forever")
-    with FileLock(runs / "other.lock"):
-        main(words)
-    assert capsys.readouterr().out.splitlines()[-1] == "2 rows: 1 running, 1 waiting"
-    queue.kill()
-    queue.communicate(timeout=60)
+    try:
+        wait_for_updates(runs / "forever")
+        with FileLock(runs / "other.lock"):
+            main(words)
+            assert capsys.readouterr().out.splitlines()[-1] == "2 rows: 2 running"
+        main([*words, "show=true"])
+        assert capsys.readouterr().out.splitlines()[-1] == "2 rows: 1 running, 1 waiting"
+    finally:
+        queue.kill()
+        queue.communicate(timeout=60)
     with FileLock(runs / "forever" / ".lock").acquire(timeout=30):
         assert list_checkpoints(runs / "forever"), "SIGTERM lets the run save"
 
