@@ -318,7 +318,7 @@ def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() 
         with pytest.raises(UsageError, match=sentence):
             track(name, dict)
     with pytest.raises(
-        UsageError, match=r"track\('list'\) needs a function that returns the object, got a list"
+        UsageError, match=r"track\('list'\) needs a function that returns the object, but got a list"
     ):
         track("list", [])  # pyright: ignore[reportArgumentType]
     watch = Watch()

@@ -114,15 +114,15 @@ def test_texts_of_a_file_cannot_steer_a_terminal_nor_fill_it() -> None:
         ),
         ({"segments": [{"total_size": True, "blocks": []}]}, "or not a number of bytes"),
         ({"segments": [{"total_size": 1, "blocks": {}}]}, r"segments\[0\] has no list of blocks"),
-        ({"segments": [{"total_size": 1, "blocks": [None]}]}, "where a dict is due"),
+        ({"segments": [{"total_size": 1, "blocks": [None]}]}, "where a dict is expected"),
         (
             {"segments": [{"total_size": 1, "blocks": [{"size": 2**70}]}]},
-            "a size that is missing or no number",
+            "a size that is missing or not a number",
         ),
         ({"segments": [{"total_size": 1, "blocks": [{"size": 1}]}]}, "state is not one of active_allocated"),
         (writer.snapshot([writer.segment([writer.block(512, state="?")])]), "state is not one of"),
         (writer.snapshot([writer.segment([writer.block(512) | {"frames": 7}])]), "frames are not a list"),
-        (writer.snapshot([writer.segment([writer.block(512) | {"frames": [7]}])]), "where a dict is due"),
+        (writer.snapshot([writer.segment([writer.block(512) | {"frames": [7]}])]), "where a dict is expected"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -140,7 +140,7 @@ def test_few_bytes_cannot_stand_for_endless_blocks() -> None:
 def test_parts_that_contain_themselves_end() -> None:
     blocks: list[Any] = []
     blocks.append(blocks)
-    with pytest.raises(UsageError, match="where a dict is due"):
+    with pytest.raises(UsageError, match="where a dict is expected"):
         summary_of({"total_size": 1, "blocks": blocks})
     frames: list[Any] = writer.stack("a.py:1:f")
     frames[0]["name"] = frames
