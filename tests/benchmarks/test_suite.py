@@ -92,7 +92,7 @@ def test_the_measured_bytes_of_a_replay_are_those_that_it_reports(tmp_path: Path
 
 
 def test_missing_peers_are_told_once_with_the_command_that_installs_them(report: dict[str, Any]) -> None:
-    assert report["notices"] == ["no peers: nowhere/python is missing; run make bench-peers"]
+    assert report["notices"] == ["no peers: nowhere/python is missing. Run make bench-peers."]
 
 
 def test_a_name_also_stands_for_the_rows_that_begin_with_it() -> None:
