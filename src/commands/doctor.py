@@ -300,6 +300,10 @@ def judge_ranks(failure: str, address: str | None) -> Check:
     if gpus and not dist.is_nccl_available():
         fix = "Install a PyTorch with NCCL, or use device=cpu"
         return Check.of("ranks", "PyTorch has no NCCL for communication between GPUs", fix)
-    most = f"{gpus} (one per GPU)" if gpus else f"{usable_cpus()} (one per core)"
+    most = count_text(gpus or usable_cpus(), "rank")
     reach = f"; other machines need {others}" if address.startswith("127.") else ""
-    return Check("ranks", Health.OK, f"gloo works over {address}, for up to {most} ranks here{reach}")
+    return Check(
+        "ranks",
+        Health.OK,
+        f"gloo works over {address}, for up to {most} here (one per {'GPU' if gpus else 'core'}){reach}",
+    )

@@ -279,7 +279,7 @@ def test_an_experiment_that_chooses_for_the_command_line_is_refused_with_the_rig
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\ndefaults:\n  - override /model: size1m\nmodel:\n  deter: 256\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"`override /model`, which would .* Write `/model/<choice>` there"):
+    with pytest.raises(UserError, match=r"`override /model`, which would .* Write `/model/<choice>` instead"):
         compose_jobs(["experiment=mine"], config_dir=str(tmp_path))
 
 

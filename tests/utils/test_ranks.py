@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from reverie.utils.process_group import _live, _sign_of
+from reverie.utils.process_group import _heartbeat_key, _send_heartbeats
 from reverie.utils.ranks import ALONE
 
 from ..runs.ranks import FoundBySize, found_by_ranks
@@ -78,12 +78,12 @@ def test_a_rank_that_is_silent_is_lost_in_time_and_one_that_ended_at_once(found:
 
 def test_a_rank_that_has_left_is_outside_the_store_when_python_ends() -> None:
     store, left = HashStore(), Event()
-    signs = Thread(target=_live, args=(store, 0, left))
-    signs.start()
-    assert store.get(_sign_of(0)) == b"0"
+    heartbeats = Thread(target=_send_heartbeats, args=(store, 0, left))
+    heartbeats.start()
+    assert store.get(_heartbeat_key(0)) == b"0"
     left.set()
-    signs.join(10)
-    assert not signs.is_alive()
+    heartbeats.join(10)
+    assert not heartbeats.is_alive()
 
 
 def test_a_process_alone_gets_what_it_gave() -> None:
