@@ -171,29 +171,29 @@ def start_banner(
     codes: str | None = None,
     threads: str | None = None,
 ) -> list[str]:
-    """Return what a run is about to do, one line per item.
+    """Return a summary of a run before its start, one line per item.
 
-    `parameters` are trained numbers, `guaranteed` are records that replay holds whatever they are, if that
-    is less than its capacity, `codes` is what those of a replay tell that already has some, `threads` is the
-    number of CPU threads and the reason for it.
+    `parameters` is the number of trained parameters. `guaranteed` is the number of records that always fit a
+    compressed replay. `codes` is the outlook of a replay that already has compressed records. `threads` is
+    the number of CPU threads with its reason.
     """
     buffer = config.buffer
     records = count_text(buffer.capacity, "record")
     if guaranteed is not None:
-        records = f"up to {records}, at least {guaranteed:,} if nothing compresses"
+        records = f"up to {records}, at least {guaranteed:,} if incompressible"
     lines = {
-        "run": f"{config.name}, seed {config.seed}",
+        "run": f"{config.name} (seed {config.seed})",
         "environment": f"{spec.name}, {count_text(spec.num_envs, 'environment')}, "
         f"{count_text(spec.action_repeat, 'frame')} per agent step",
         "observation": "; ".join([spec.observation_text, *spec.notices]),
         "action": spec.action.text,
-        "device": f"{config.device.value}, precision {config.precision.value}, compile "
-        f"{config.compile.value}",
+        "device": f"{config.device.value} (precision={config.precision.value}, "
+        f"compile={config.compile.value})",
         **({"threads": threads} if threads else {}),
         "model": f"{recipe.model_name(config)}, {count_text(parameters, 'parameter')}",
-        "replay": f"{records}, {size_text(replay_bytes)} in {buffer.storage.value}",
-        **({"codes": codes} if codes else {}),
-        **({"prefill": f"the episodes of {buffer.prefill}"} if buffer.prefill else {}),
+        "replay": f"{records} ({size_text(replay_bytes)} in {buffer.storage.value})",
+        **({"compression": codes} if codes else {}),
+        **({"prefill": f"episodes of {buffer.prefill}"} if buffer.prefill else {}),
     }
     lines |= recipe.banner_lines(config, spec)
     lines["folder"] = str(config.run_dir)

@@ -41,16 +41,16 @@ def updates(config: TrainConfig) -> str:
 def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     config = pong_100k("precision=float32")
     assert start_banner(config, PONG, recipe_of(config), parameters=686_456, replay_bytes=3 * 2**29) == [
-        "run          dreamer_atari100k_pong, seed 0",
+        "run          dreamer_atari100k_pong (seed 0)",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "observation  image uint8 64x64x3",
         "action       one of 6",
-        "device       cpu, precision float32, compile inductor",
+        "device       cpu (precision=float32, compile=inductor)",
         "model        small, 686,456 parameters",
-        "replay       100,000 records, 1.50 GiB in ram",
-        "length       100,000 agent steps = 400,000 frames",
-        "updates      1 update per 4 agent steps = 16 frames, 24,729 updates in total, from step 1,088",
-        "batch        8 windows of 16 steps = 128 trained steps per update",
+        "replay       100,000 records (1.50 GiB in ram)",
+        "length       100,000 agent steps (400,000 frames)",
+        "updates      1 update per 4 agent steps (16 frames), 24,729 updates in total, from step 1,088",
+        "batch        8 windows of 16 steps (128 trained steps per update)",
         "folder       runs/a",
     ]
 
@@ -121,12 +121,12 @@ def test_a_warm_up_is_part_of_the_banner() -> None:
 
 def test_a_ratio_of_one_update_per_step_is_in_the_singular() -> None:
     config = pong_100k("training.train_ratio=128")
-    assert updates(config) == "1 update per 1 agent step = 4 frames, 98,913 updates in total, from step 1,088"
+    assert updates(config) == "1 update per 1 agent step (4 frames), 98,913 updates in total, from step 1,088"
 
 
 def test_a_ratio_over_one_update_per_step_counts_updates() -> None:
     config = pong_100k("training.train_ratio=256")
-    assert updates(config) == "2 updates per agent step = 4 frames, 197,825 updates in total, from step 1,088"
+    assert updates(config) == "2 updates per agent step (4 frames), 197,825 updates in total, from step 1,088"
 
 
 def test_a_run_that_ends_before_learning_starts_makes_no_update() -> None:
@@ -150,14 +150,14 @@ def test_the_notice_on_cuda_names_the_choices_of_cuda() -> None:
     [job] = compose_jobs([*PONG_100K, "device=cuda"])
     [line] = device_notice(job)
     assert line.startswith("device=cuda: chose model=size12m, env.num_envs=1, ")
-    assert line.endswith("as in model=size25m")
+    assert line.endswith("(override any, e.g. model=size25m)")
 
 
 def test_what_the_user_chose_was_not_chosen_by_the_device() -> None:
     [job] = compose_jobs([*PONG_100K, "device=cpu", "model=size25m", "training.batch_size=4"])
     [line] = device_notice(job)
     assert "training.batch_size" not in line and "model=" not in line
-    assert line.endswith("as in env.num_envs=4")
+    assert line.endswith("(override any, e.g. env.num_envs=4)")
 
 
 def test_an_experiment_without_device_values_has_no_notice() -> None:

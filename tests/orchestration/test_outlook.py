@@ -73,7 +73,7 @@ def test_a_run_says_once_what_its_replay_holds_and_again_where_it_is_resumed(tmp
     text = f"replay: {found['buffer/replay/record_bytes']:,.0f} bytes per step coded so far: "
     assert text in line and line.endswith("steps of this environment; buffer.capacity=1,000 is reached first")
     resume(run, "training.total_timesteps=320")
-    assert [("codes  " in line, "replay: " in line) for line in lines_with(run, "coded so far")] == [
+    assert [("compression  " in line, "replay: " in line) for line in lines_with(run, "coded so far")] == [
         (False, True),
         (True, False),
     ]

@@ -212,24 +212,24 @@ class DreamerRecipe:
         windows, steps = training.batch_size, training.sequence_length
         batch = f"{count_text(windows, 'window')} of {count_text(steps, 'step')}"
         lines = {
-            "length": f"{count_text(training.total_timesteps, 'agent step')} = {count_text(frames, 'frame')}",
+            "length": f"{count_text(training.total_timesteps, 'agent step')} ({count_text(frames, 'frame')})",
             "updates": _updates(config, env.action_repeat),
-            "batch": f"{batch} = {count_text(windows * steps, 'trained step')} per update",
+            "batch": f"{batch} ({count_text(windows * steps, 'trained step')} per update)",
         }
         if (size := self.ranks.size) > 1:
             own = share_of(config, size)
             envs, records = own.env.num_envs, own.buffer.capacity
             each = f"{count_text(envs, 'environment')} and {count_text(records, 'record')}"
-            share = f"{count_text(own.training.batch_size, 'window')} of a batch"
+            share = f"{count_text(own.training.batch_size, 'window')} per batch"
             lines["ranks"] = f"{size}, each with {each}, {share}"
             if config.device is Device.cuda and self.ranks.on_card > 1:
-                lines["ranks"] += "; they share a GPU and exchange by gloo"
+                lines["ranks"] += ", on a shared GPU with gloo"
         if count := config.collect.collectors:
             each = count_text(config.env.num_envs // count, "environment")
             lag = count_text(config.collect.max_staleness, "update")
-            lines["collectors"] = f"{count}, each with {each}, whose weights lag {lag} at most"
+            lines["collectors"] = f"{count}, each with {each} and weights at most {lag} old"
         if training.offline:
-            lines["data"] = f"offline, from {config.buffer.prefill or 'the replay of the resumed run'} alone"
+            lines["data"] = f"offline, only {config.buffer.prefill or 'the replay of the resumed run'}"
         if training.warmup_steps:
             first = count_text(training.warmup_steps, "agent step")
             lines["warm-up"] = f"world model only for the first {first}"
@@ -245,13 +245,13 @@ class DreamerRecipe:
 
 
 def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
-    """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
+    """Return "1 update per 8 agent steps (32 frames), 12,365 updates in total, from step 1,088"."""
     training, per_step = config.training, config.training.updates_per_step
     updates = count_text(training.planned_updates, "update")
     total = f"{updates} in total, from step {training.first_update:,}"
     if per_step > 1:
         return (
-            f"{count_text(per_step, 'update')} per agent step = {count_text(action_repeat, 'frame')}, {total}"
+            f"{count_text(per_step, 'update')} per agent step ({count_text(action_repeat, 'frame')}), {total}"
         )
     every = count_text(1 / per_step, "agent step")
-    return f"1 update per {every} = {count_text(action_repeat / per_step, 'frame')}, {total}"
+    return f"1 update per {every} ({count_text(action_repeat / per_step, 'frame')}), {total}"

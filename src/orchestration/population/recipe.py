@@ -107,18 +107,18 @@ class PopulationRecipe:
             f"{count_text(training.total_timesteps, 'agent step')}",
             "play": f"{count_text(population.size * population.episodes, 'episode')} per generation"
             + (explores if population.num_explorers else ""),
-            "learning": "none by gradient",
+            "learning": "no gradient updates",
             "evolution": "none",
         }
         if population.gradient:
             transitions = training.gradient_accumulation_steps * training.batch_size
             updates = count_text(training.gradient_steps_per_generation, "update")
             lines["learning"] = (
-                f"TD3, {updates} of each member per generation on {training.gradient_accumulation_steps} x "
-                f"{training.batch_size} = {count_text(transitions, 'transition')}"
+                f"TD3, {updates} per member and generation with {count_text(transitions, 'transition')} "
+                f"({training.gradient_accumulation_steps} x {training.batch_size})"
             )
         if population.evolves:
-            learner = ", the gradient learner injected" if population.has_learner else ""
+            learner = ", with injection of the gradient learner" if population.has_learner else ""
             lines["evolution"] = f"{count_text(population.num_elites, 'elite')} of {population.size}{learner}"
         return lines
 
