@@ -46,7 +46,7 @@ class PlanConfig:
     """Settings of `reverie-plan`, written as plan.key=value."""
 
     format: PlanFormat = PlanFormat.table
-    """`table` is readable, and `json` is a flat object. `MemoryPlan.flat` documents its keys."""
+    """`table` shows GiB, and `json` is a flat object with bytes. `MemoryPlan.flat` documents its keys."""
 
     fit_gib: float | None = None
     """Memory of a GPU in GiB. Plans the largest model and replay for it instead of the given ones."""

@@ -116,20 +116,29 @@ def _key(name: str) -> str:
 
 
 def show(plan: MemoryPlan, console: Console) -> None:
-    """Print a plan with a table per resource."""
+    """Print whether a plan fits, and a table per resource."""
+    verdict = Text(verdict_text(plan), "bold red" if plan.over else "bold")
     model = f"model {plan.model}, {count_text(plan.num_parameters, 'parameter')}"
     ranks = f", each of {count_text(plan.ranks, 'rank')}" if plan.ranks > 1 else ""
     head = Text(f"{plan.name}: {model}, device={plan.device}, precision={plan.precision}{ranks}")
-    console.print(Group(head, *(_table(resource) for resource in plan.resources)))
+    console.print(Group(verdict, head, *(_table(resource) for resource in plan.resources)))
+
+
+def verdict_text(plan: MemoryPlan) -> str:
+    """Return whether a plan fits, with the need of each resource and the limits that it exceeds."""
+    needs = [
+        f"{each.name} {_need(each)}{'' if each.fits else f', over {limit_text(each)}'}"
+        for each in plan.resources
+    ]
+    return f"{'Does not fit' if plan.over else 'Fits'}: {', '.join(needs)}."
 
 
 def plan_lines(plan: MemoryPlan) -> list[str]:
     """Return a plan as one line, or as a line per resource with its largest rows if a limit is exceeded."""
     if not plan.over:
-        shown = [(resource, resource.limit_bytes) for resource in plan.resources]
         totals = [
-            f"{resource.name} {_need(resource)}{f' of {size_text(limit)}' if limit is not None else ''}"
-            for resource, limit in shown
+            f"{r.name} {_need(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
+            for r in plan.resources
         ]
         return [f"plan  {', '.join(totals)}"]
     width, lines = max(len(resource.name) for resource in plan.resources), []
@@ -157,13 +166,11 @@ def limit_text(resource: Resource) -> str:
 
 
 def _table(resource: Resource) -> Table:
-    table = Table(resource.name, "bytes", "", "", title_justify="left", expand=False)
-    table.columns[1].justify = table.columns[2].justify = "right"
+    table = Table(resource.name, "", "", title_justify="left", expand=False)
+    table.columns[1].justify = "right"
     for row in resource.rows:
         basis = "" if row.basis is Basis.counted else row.basis.value
-        if row.nbytes == 0:
-            basis = "none at the moment of the peak"
-        table.add_row(row.name, f"{row.nbytes:,}", size_text(row.nbytes), basis)
+        table.add_row(row.name, size_text(row.nbytes), basis if row.nbytes else "not allocated at the peak")
     table.add_section()
     totals = {"total": resource.total_bytes}
     if (count := resource.num_sharing) > 1:
@@ -171,8 +178,7 @@ def _table(resource: Resource) -> Table:
     for name, nbytes in totals.items():
         shown = Text(size_text(nbytes), "bold" if resource.fits else "bold red")
         is_over = not resource.fits and nbytes == resource.shared_bytes
-        table.add_row(name, f"{nbytes:,}", shown, "over the limit" if is_over else "")
+        table.add_row(name, shown, "over the limit" if is_over else "")
     limit = resource.limit_bytes
-    known = ("", "") if limit is None else (f"{limit:,}", size_text(limit))
-    table.add_row("limit", *known, resource.limit_words)
+    table.add_row("limit", "" if limit is None else size_text(limit), resource.limit_words)
     return table

@@ -55,6 +55,9 @@ def test_a_table_is_printed_for_each_resource_and_nothing_is_created(
     for word in ("host RAM", "disk", "replay", "activations of the controller", "checkpoints", "estimated"):
         assert word in shown.out
     assert shown.out.count("total") == 2
+    assert re.match(r"Fits: host RAM [\d.]+ [GM]iB, disk [\d.]+ [GM]iB\.\ndreamer_catch: model ", shown.out)
+    # Bytes are only in the JSON.
+    assert not re.search(r"\d,\d{3},\d{3}(?! parameters)", shown.out)
     assert not list(empty_folder.iterdir())
 
 
@@ -127,7 +130,7 @@ def test_help_shows_examples_and_the_plans_own_settings(capsys: pytest.CaptureFi
         main([CPU, "--help"])
     text = capsys.readouterr().out
     assert "reverie-plan device=cuda plan.fit_gib=6 " in text
-    assert re.search(r"^  plan.format=table +`table` to read, .* One of table, json\.$", text, re.MULTILINE)
+    assert re.search(r"^  plan.format=table +`table` shows .* One of table, json\.$", text, re.MULTILINE)
     assert re.search(r"^  plan.fit_gib=null +Memory of a GPU .* A number or null\.$", text, re.MULTILINE)
 
 
@@ -153,6 +156,7 @@ def test_the_plan_itself_is_shown_before_it_is_refused(
     refused = server.run("plan", CPU, "experiment=dreamer_catch", *TOO_LARGE)
     assert refused.code == 2
     assert "over the limit" in refused.out and refused.error.startswith("error: This run needs ")
+    assert re.match(r"Does not fit: host RAM [\d.,]+ GiB, over [\d.,]+ GiB \(80% of ", refused.out)
     main([CPU, "experiment=dreamer_catch", *TOO_LARGE, "memory.plan=warn"])
     shown = capsys.readouterr()
     assert "over the limit" in shown.out and shown.err == ""
