@@ -83,10 +83,8 @@ def collect(config: CollectorsConfig) -> None:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            print(
-                f"collecting for {address} with up to {count_text(count, 'collector')} (Ctrl-C to stop)",
-                flush=True,
-            )
+            most = count_text(count, "collector")
+            print(f"collecting for {address} with up to {most} (Ctrl-C to stop)", flush=True)
             _wait_for_end(node, address)
         raise UserError(f"address={address}: the cluster is lost or could not be joined: {_last_line(log)}")
     finally:

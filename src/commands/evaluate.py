@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,12 @@ from .options import own_settings
 _USAGE = """\
 Evaluate the newest checkpoint of a run: reverie-evaluate run=<folder> [key=value ...]
 
-  reverie-evaluate run=experiments/<run>                   one line of JSON: returns, lengths, mean
+  reverie-evaluate run=experiments/<run>                   the mean return of 20 episodes
   reverie-evaluate run=experiments/<run> video=play.mp4    also record a video of the first episode
   reverie-evaluate run=pretrained:pong episodes=10         an agent included in the package
+  reverie-evaluate run=experiments/<run> json=true         one line of JSON: returns, lengths, mean
 
+The output is a sentence on a terminal, and JSON in a pipe or file.
 Press Ctrl-C to stop with the results so far, including unfinished episodes (exit code 130).
 
 """
@@ -70,6 +73,9 @@ class EvaluateConfig:
     device: Device = Device.auto
     """Device of the networks."""
 
+    json: bool = False
+    """Print a line of JSON on a terminal too."""
+
     def __post_init__(self) -> None:
         if not self.run:
             raise UserError("run is missing. Set the folder of a run, e.g. run=experiments/<run>.")
@@ -95,12 +101,9 @@ class _Watch:
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _PROGRESS_SECONDS
             longest = max((episode.length for episode in still_open), default=0)
-            print(
-                f"finished {finished:,} of {count_text(self._episodes, 'episode')}, the current one has "
-                f"{count_text(longest, 'step')}"
-                f"{self._hint}. Press Ctrl-C to stop.",
-                file=sys.stderr,
-            )
+            done = f"finished {finished:,} of {count_text(self._episodes, 'episode')}"
+            steps = f"the current one has {count_text(longest, 'step')}{self._hint}"
+            print(f"{done}, {steps}. Press Ctrl-C to stop.", file=sys.stderr)
         return self.is_interrupted
 
     def interrupt(self, *_: object) -> None:
@@ -162,8 +165,9 @@ def main() -> None:
     # This imports torch, after the settings have been checked.
     load("..orchestration", "recipe_of")
     result, frames = evaluate_run(config)
+    is_json = config.json or not sys.stdout.isatty()
     # Writing the video may fail, so the result is printed first.
-    print(json.dumps(result), flush=True)
+    print(json.dumps(result) if is_json else _sentence(result, config.video), flush=True)
     if config.video is not None and frames is not None:
         try:
             orchestration.write_video(Path(config.video), frames)
@@ -171,6 +175,16 @@ def main() -> None:
             raise UserError(f"video={config.video} cannot be written: {error.strerror}.") from error
     if "open_returns" in result:
         raise SystemExit(INTERRUPTED_EXIT_CODE)
+
+
+def _sentence(result: dict[str, Any], video: str | None) -> str:
+    """Return the mean return, its 95 % interval (1.96 standard errors), and the path of the video."""
+    mean, error = result["mean"], result["standard_error"]
+    score = "No mean return" if mean is None else f"Mean return {mean:.4g}"
+    if error is not None:
+        score += f" (95 % interval {mean - 1.96 * error:.4g} to {mean + 1.96 * error:.4g})"
+    played = f"{count_text(len(result['returns']), 'episode')} of {result['environment']}"
+    return f"{score} over {played}{f', with the first one in {video}' if video else ''}."
 
 
 def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:

@@ -3,8 +3,10 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -85,6 +87,28 @@ def test_one_line_of_json_tells_every_return(cartpole_run: Path, result_of: Eval
     variance = sum((r - result["mean"]) ** 2 for r in result["returns"]) / 4
     assert result["standard_error"] == pytest.approx((variance / 5) ** 0.5)
     assert files_in(cartpole_run) == before
+
+
+def test_a_terminal_gets_a_sentence_and_json_if_asked(
+    cartpole_run: Path,
+    tmp_path: Path,
+    command: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    arguments = (f"run={cartpole_run}", "device=cpu", "episodes=2")
+    command(*arguments, "json=true")
+    result = json.loads(capsys.readouterr().out)
+    video = tmp_path / "play.gif"
+    command(*arguments, f"video={video}")
+    low, high = (result["mean"] + side * 1.96 * result["standard_error"] for side in (-1, 1))
+    interval = f"Mean return {result['mean']:.4g} (95 % interval {low:.4g} to {high:.4g})"
+    assert capsys.readouterr().out == (
+        f"{interval} over 2 episodes of CartPole-v1, with the first one in {video}.\n"
+    )
+    command(f"run={cartpole_run}", "device=cpu", "episodes=1")
+    assert re.fullmatch(r"Mean return \d+ over 1 episode of CartPole-v1\.\n", capsys.readouterr().out)
 
 
 def test_a_seed_gives_the_same_episodes_and_another_seed_others(
