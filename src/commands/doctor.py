@@ -160,7 +160,7 @@ def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -
     """Check a machine without a CUDA device for PyTorch, built for a CUDA version or a CPU."""
     if driver is None:
         found = "no NVIDIA driver: runs use the small CPU preset"
-        fix = "Catch and CartPole need none. For Pong, use a machine with an NVIDIA GPU and its driver"
+        fix = "Optional: Catch, CartPole and Pong train on a CPU. With an NVIDIA GPU, install its driver"
     elif cuda_build is None:
         found = f"driver {driver}, but PyTorch is a CPU build and does not use the GPU"
         fix = _pip_install("--force-reinstall", f"torch=={torch.__version__.partition('+')[0]}")
@@ -300,10 +300,6 @@ def judge_ranks(failure: str, address: str | None) -> Check:
     if gpus and not dist.is_nccl_available():
         fix = "Install a PyTorch with NCCL, or use device=cpu"
         return Check.of("ranks", "PyTorch has no NCCL for communication between GPUs", fix)
-    most = count_text(gpus or usable_cpus(), "rank")
     reach = f"; other machines need {others}" if address.startswith("127.") else ""
-    return Check(
-        "ranks",
-        Health.OK,
-        f"gloo works over {address}, for up to {most} here (one per {'GPU' if gpus else 'core'}){reach}",
-    )
+    limit = f"one rank per {'GPU' if gpus else 'core'}"
+    return Check("ranks", Health.OK, f"gloo works over {address}, for up to {limit}{reach}")

@@ -114,6 +114,8 @@ def test_a_machine_without_a_gpu_is_told_what_it_can_do() -> None:
     check = judge_missing_gpu(None, None, "")
     assert check.health is Health.WARN
     assert "small CPU preset" in check.found
+    # The README trains Pong on a CPU.
+    assert check.fix.startswith("Optional: Catch, CartPole and Pong train on a CPU.")
 
 
 def test_a_cpu_build_beside_a_gpu_is_repaired_by_one_command() -> None:
@@ -159,7 +161,7 @@ def test_two_ranks_exchange_or_the_interface_is_named_that_they_should_take(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
     check = judge_ranks(why_no_exchange(), gloo_address())
     assert check.health is Health.OK
-    assert check.found.startswith(f"gloo works over {LOOPBACK}, for up to ")
+    assert check.found.startswith(f"gloo works over {LOOPBACK}, for up to one rank per ")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
     check = judge_ranks(why_no_exchange(), gloo_address())
     assert check.health is Health.WARN and "nowhere0" in check.found
