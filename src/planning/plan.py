@@ -99,7 +99,7 @@ def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> l
     limit = address_space_limit_bytes()
     if limit is None:
         return []
-    # The extra thread covers glibc, which briefly maps two arenas to align one.
+    # torch starts one thread less. The surplus covers glibc, which briefly maps two arenas to align one.
     threads = config.threads or torch.get_num_threads()
     rows = [
         Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),

@@ -32,7 +32,7 @@ th { font-size: 12px; color: var(--soft); font-weight: 600; white-space: normal;
 tr:last-child td { border-bottom: 0; }
 svg text { fill: var(--ink); }
 """
-# This policy forbids the browser to load external resources.
+# This policy prevents the browser from loading external resources.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
