@@ -97,7 +97,7 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
         (
             "plan.fromat=json",
             "plan.fromat=json is not a setting of plan (plan.format=, plan.fit_gib=, "
-            "plan.ranks=, plan.machines=. Did you",
+            "plan.ranks=, plan.machines=). Did you",
         ),
         ("plan.format", "plan.format is not a setting of plan"),
         ("plan.format=yaml", "plan.format must be one of table, json, got `yaml`"),
