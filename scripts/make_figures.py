@@ -118,6 +118,8 @@ def draw_other_tasks(target: Path) -> None:
         axis.fill_between(at, *np.percentile(windows, (10, 90), axis=1), color="C0", alpha=0.25, linewidth=0)
         axis.plot(at, windows.mean(axis=1), color="C0", linewidth=2)
         axis.set_title(title)
+        if np.ptp(returns) == 0:
+            axis.set_ylim(returns[0] - 1, returns[0] + 1)
         thousands(axis)
     axes[0].set_ylabel("episode return")
     figure.supxlabel(f"agent steps\n{EPISODES_LEGEND}", fontsize=9)
@@ -162,8 +164,9 @@ def draw_seeds(axis: Axes, seeds: Sequence[Curve], colour: str, label: str | Non
 
 
 def thousands(axis: Axes) -> None:
-    """Write places as 100k or 2M, few of them."""
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    """Label few places, those above 1,000 as 100k or 2M."""
+    short = EngFormatter(sep="")
+    axis.xaxis.set_major_formatter(lambda place, _: short(place) if place >= 1e3 else f"{place:g}")
     axis.locator_params(axis="x", nbins=4)
 
 
@@ -267,6 +270,7 @@ def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
     axis.xaxis.set_visible(False)
     axis.spines["bottom"].set_visible(False)
     axis.tick_params(axis="y", length=0)
+    axis.grid(visible=False)
 
 
 def read(run: Path) -> list[dict[str, float]]:

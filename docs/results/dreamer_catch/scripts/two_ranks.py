@@ -31,7 +31,7 @@ def main() -> None:
             axes.plot(grid, rows.mean(0), color=colour, linewidth=2, label=ranks)
         axes.set(title=batch, xlabel="agent steps", xlim=(0, 4200))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(title="mean and range of three seeds", loc="lower right", frameon=False)
+    panels[0].legend(title="mean and range of three seeds", loc="upper left", frameon=False)
     panels[0].set_ylabel(f"mean return of {EPISODES} episodes")
     figure.savefig(FIGURE, dpi=200)
 
