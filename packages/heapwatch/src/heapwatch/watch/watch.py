@@ -55,17 +55,15 @@ class Watch:
 
     Args:
         roots: Long-lived objects by name, which are searched first. Other holders are reported by module,
-        class,
-            or function and variable.
-        seconds: Minimal time between two samples. share: Maximal share of the CPU time for samples, above 0.
-        A larger share gives an earlier verdict. threshold_mb: Growth over the judged samples that still
-        counts as flat, in MB of 1e6 bytes. folder: Folder in which `watch.json` and `watch.html` are kept up
-        to date, or `None` for no files. trace: Report the lines that allocate once there is a leak. The
-        program is slower from then on, because
-            allocations are traced. For tensors, the trace includes the object but not its data.
+            class, or function and variable.
+        seconds: Minimal time between two samples.
+        share: Maximal share of the CPU time for samples, above 0. A larger share gives an earlier verdict.
+        threshold_mb: Growth over the judged samples that still counts as flat, in MB of 1e6 bytes.
+        folder: Folder in which `watch.json` and `watch.html` are kept up to date, or `None` for no files.
+        trace: Report the lines that allocate once there is a leak. The program is slower from then on,
+            because allocations are traced. For tensors, the trace includes the object but not its data.
         automatic: Sample automatically after optimizer steps, and by time before the first step. Growth
-        before
-            the first step may be loading, and is never a leak.
+            before the first step may be loading, and is never a leak.
         at: Sample automatically after each call of this function, `package.module:function`.
 
     Raises:
@@ -153,8 +151,7 @@ class Watch:
             name: Name in findings and metrics. A name with `/` is part of the object named before the `/`.
             component: Called at each sample. Returns the object, or a container of several objects.
             threshold_mb: Growth over the judged samples that still counts as flat, in MB of 1e6 bytes, or
-            `None`
-                for the threshold of the watch.
+                `None` for the threshold of the watch.
 
         Raises:
             UsageError: If the name is invalid or already used.
