@@ -175,7 +175,7 @@ def _step(step: int | None) -> str:
 def _outcome(job: Job) -> str:
     """Return the score and the cost of a row that is done."""
     run = read_json(job.result / RUN_FILE)
-    cost = f"{run['steps']:,} steps, {run['core_hours']:.2f} core-hours"
+    cost = f"{count_text(run['steps'], 'step')}, {run['core_hours']:.2f} core-hours"
     if run["exit_code"] != 0:
         return f"failed with exit code {run['exit_code']}, {cost}"
     found = read_json(job.result / EVALUATION_FILE)

@@ -136,7 +136,8 @@ def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.floa
         begin = 0
         for size, chosen in zip(blocks, values[:taken].reshape(taken, len(blocks)).T, strict=True):
             if taken and not 0 <= int(chosen.min()) <= int(chosen.max()) < size:
-                raise ValueError(f"its actions go up to {chosen.max()}, but there are only {size} choices")
+                choices = count_text(size, "choice")
+                raise ValueError(f"its actions go up to {chosen.max()}, but there are only {choices}")
             result[np.arange(taken), begin + chosen.astype(np.int64)] = 1
             begin += size
         return result

@@ -87,9 +87,14 @@ class BlockGRU(nn.Module):
         self.gates = BlockLinear(deter, 3 * deter, self.blocks)
         truncated_normal_(self.mix_weight, self.blocks * (self.width + 3 * hidden))
 
-    def weights(self) -> tuple[Tensor, ...]:
-        """Return the weights of a step: (D, U), (S C, U), (G, D/G + 2U, D/G) and (G, D/G, 3D/G)."""
-        recurrent, _ = self._split_weight()
+    def split_weights(self) -> tuple[Tensor, Tensor]:
+        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of actions, (G, U, D/G)."""
+        hidden = (self.mix_weight.shape[1] - self.width) // 3
+        recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
+        return recurrent, action
+
+    def weights(self, recurrent: Tensor) -> tuple[Tensor, ...]:
+        """Return the weights of a step, (D, U), (S C, U), `recurrent` and (G, D/G, 3D/G)."""
         return self.deter_in[0].weight.t(), self.stoch_in[0].weight.t(), recurrent, self.gates.weight  # pyright: ignore
 
     def added(self, action_input: Float[Tensor, "*batch deter"]) -> tuple[Tensor, ...]:
@@ -102,11 +107,13 @@ class BlockGRU(nn.Module):
         """Return the scales of a step's norms: (U,), (U,) and (D,)."""
         return self.deter_in[1].scale, self.stoch_in[1].scale, self.mix_norm.scale  # pyright: ignore
 
-    def action_input(self, action: Float[Tensor, "*batch action"]) -> Float[Tensor, "*batch deter"]:
+    def action_input(
+        self, action: Float[Tensor, "*batch action"], weight: Float[Tensor, "blocks hidden width"]
+    ) -> Float[Tensor, "*batch deter"]:
         """Return the action's contribution to the mixing layer, including the bias."""
         action = action / action.detach().abs().clamp(min=1.0)
         hidden = self.action_in(action).flatten(0, -2).expand(self.blocks, -1, -1)
-        mixed = torch.baddbmm(self.mix_bias.view(self.blocks, 1, -1), hidden, self._split_weight()[1])
+        mixed = torch.baddbmm(self.mix_bias.view(self.blocks, 1, -1), hidden, weight)
         return mixed.transpose(0, 1).reshape(*action.shape[:-1], -1)
 
     def forward(
@@ -136,12 +143,6 @@ class BlockGRU(nn.Module):
         candidate = (reset.sigmoid() * candidate).tanh().transpose(0, 1).float()
         update = (update - 1.0).sigmoid().transpose(0, 1).float()
         return torch.lerp(own, candidate, update).flatten(1), [*inputs, joined, hidden]
-
-    def _split_weight(self) -> tuple[Tensor, Tensor]:
-        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of actions, (G, U, D/G)."""
-        hidden = (self.mix_weight.shape[1] - self.width) // 3
-        recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
-        return recurrent, action
 
 
 class RSSM(nn.Module):
@@ -209,13 +210,14 @@ class RSSM(nn.Module):
         state = state or self.online_state(len(is_first))
         keep = (~is_first).unsqueeze(-1).float()
         core, (batch, time) = self.core, is_first.shape
-        action_inputs = core.action_input(prev_action * keep).transpose(0, 1)
+        recurrent, action_weight = core.split_weights()
+        action_inputs = core.action_input(prev_action * keep, action_weight).transpose(0, 1)
         deter_weight, token_weight = self.posterior_in.weight.split(
             [self.config.deter, tokens.shape[-1]], dim=1
         )
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias).transpose(0, 1)
         scan = Scan(
-            weights=(*core.weights(), self.posterior_out.weight.t(), deter_weight.t()),
+            weights=(*core.weights(recurrent), self.posterior_out.weight.t(), deter_weight.t()),
             added=(*core.added(action_inputs), self.posterior_out.bias, token_inputs),
             scales=(*core.scales(), self.posterior_norm.scale),
             steps=time,
@@ -307,14 +309,15 @@ class RSSM(nn.Module):
             is_onehot: Whether actions are one-hot; their A possible contributions are then precomputed.
         """
         dtype = product_dtype(state.deter)
-        weights = [weight.to(dtype) for weight in self.core.weights()]
+        recurrent, action_weight = self.core.split_weights()
+        weights = [weight.to(dtype) for weight in self.core.weights(recurrent)]
         every_action = torch.eye(self.core.action_size, device=state.deter.device)
-        table = self.core.action_input(every_action) if is_onehot else None
+        table = self.core.action_input(every_action, action_weight) if is_onehot else None
         states, actions = [state], []
         for step in range(len(latent_noise)):
             action = policy(step, state)
             if table is None:
-                action_input = self.core.action_input(action)
+                action_input = self.core.action_input(action, action_weight)
             else:
                 action_input = torch.mm(action, table)
             state = LatentState(

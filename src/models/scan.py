@@ -101,7 +101,6 @@ class _Tap(torch.autograd.Function):
         # One axis holds the rows of all steps: (T B, I) and (T B, O), or (G, T B, I) and (G, T B, O).
         x, d = (y.flatten(_TIME, -2) for y in (torch.stack(ctx.inputs, _TIME), gradients[0]))
         x = x.to(d.dtype)
-        ctx.inputs.clear()
         # The parameter of a dense layer is (O, I), so this form is contiguous where it is accumulated.
         weight = (d.mT @ x).mT if x.dim() == 2 else x.mT @ d
         shape, dtype = ctx.form

@@ -105,7 +105,7 @@ def test_a_wrong_observation_is_one_sentence_that_names_both(observation: Any, m
     ("change", "message"),
     [
         ({"camera": np.zeros((48, 80))}, r"`camera` is float64 of shape \(48, 80\); toy returns uint8 of"),
-        ({"mode": 4}, r"`mode` is 4; toy gives Discrete\(3, start=5\)"),
+        ({"mode": 4}, r"`mode` is 4; toy returns Discrete\(3, start=5\)"),
         (
             {"more": 1},
             r"has the keys \['camera', 'mode', 'more', 'pose'\]; toy returns a dict of \['camera', 'm",
@@ -159,7 +159,7 @@ def test_a_run_plays_another_environment_of_the_same_spaces_and_no_other(cartpol
     agent = reverie.load(cartpole_run, env=lambda: gymnasium.make("CartPole-v1"), device="cpu")
     assert agent.make_env().reset(seed=0)[0].shape == (4,)
     with pytest.raises(
-        reverie.UserError, match=r"does not fit env=Acrobot-v1: .* is float32 .* instead of .*\. Give"
+        reverie.UserError, match=r"does not fit env=Acrobot-v1: .* is float32 .* instead of .*\. Use"
     ):
         reverie.load(cartpole_run, env="Acrobot-v1", device="cpu")
 

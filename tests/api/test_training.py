@@ -106,7 +106,7 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
     assert isinstance(reverie.load("local").make_env().unwrapped, Local)
     del gymnasium.registry[own_id]
     with pytest.raises(
-        reverie.UserError, match=r"^local does not fit env: .* Give the environment that it was"
+        reverie.UserError, match=r"^local does not fit env: .* Pass the environment with which it was"
     ):
         reverie.train(resume="local", env=lambda: gymnasium.make("CartPole-v1"), total_timesteps=80)
 

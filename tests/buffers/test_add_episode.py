@@ -95,7 +95,7 @@ def test_an_episode_as_long_as_the_capacity_leaves_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda e: toy_episode(41), "an episode of 41 records, but capacity=40"),
+        (lambda e: toy_episode(41), "an episode has 41 records, but capacity=40"),
         (lambda e: toy_episode(0), "an episode must have at least 1 record"),
         (
             lambda e: replace(e, action=e.action[:, :1]),

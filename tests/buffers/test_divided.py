@@ -76,7 +76,7 @@ def test_more_streams_than_there_are_and_other_fields_are_refused(tmp_path: Path
     whole = make_buffer(num_envs=2)
     fill(whole, 2, 10)
     part = saved(whole, tmp_path)
-    with pytest.raises(UserError, match="hold 2 streams, not 3"):
+    with pytest.raises(UserError, match="have 2 streams, not 3"):
         make_buffer(num_envs=2).load_streams([part], 1)
     with pytest.raises(UserError, match="differ from this run's fields"):
         make_buffer(num_envs=2, store_latents=False).load_streams([part], 0)

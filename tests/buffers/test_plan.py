@@ -83,7 +83,7 @@ def test_a_request_over_the_budget_allocates_nothing(tmp_path: Path) -> None:
 
 def test_a_budget_below_any_useful_capacity_names_the_budget_that_suffices() -> None:
     asked = request(capacity=2000, memory_budget_gib=0.001)
-    with pytest.raises(UserError, match="raise the budget to") as error:
+    with pytest.raises(UserError, match="Raise the budget to") as error:
         plan_replay(asked)
     found = re.search(r"to ([\d.]+)\.$", str(error.value))
     assert found

@@ -188,7 +188,7 @@ def test_no_graph_ever_reaches_the_arena() -> None:
 def test_latents_of_the_wrong_length_are_refused() -> None:
     buffer = make_buffer(window_length=4)
     fill(buffer, num_envs=1, steps=8)
-    with pytest.raises(ValueError, match=r"latents of .*4, 2.*, expected .*3, 2"):
+    with pytest.raises(ValueError, match=r"latents have shapes .*4, 2.*, expected .*3, 2"):
         buffer.write_back(positions(1), *fresh_latents(1, 4, 1.0))
 
 

@@ -437,7 +437,7 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
         (["training.batch_size=0"], "training.batch_size must be at least 1, got 0"),
         (["buffer.memory_budget_gib=0.01"], "over buffer.memory_budget_gib=0.01"),
         (["-m"], "accepts values, but no flags"),
-        (["td3.discount=0.9"], "td3.discount is a setting of workflow=population; dreamer_catch runs"),
+        (["td3.discount=0.9"], "td3.discount is a setting of workflow=population, but dreamer_catch uses"),
     ],
 )
 def test_a_change_that_a_resumed_run_cannot_take_is_refused(

@@ -398,7 +398,16 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
     assert shown.err == ""
     lines = [line.split(maxsplit=1) for line in shown.out.partition("defaults:\n")[2].splitlines()]
     assert [pair for pair, _ in lines] == [
-        *("run=null", "episodes=20", "max_steps=null", "seed=0", "policy=sample", "video=null", "device=auto")
+        *(
+            "run=null",
+            "episodes=20",
+            "max_steps=null",
+            "seed=0",
+            "policy=sample",
+            "video=null",
+            "json=false",
+            "device=auto",
+        )
     ]
     told = dict(lines)
     assert told["episodes=20"] == "Episodes to play. A whole number."

@@ -55,7 +55,7 @@ def test_a_port_that_is_taken_is_refused(command: Play, capsys: pytest.CaptureFi
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = error_of(capsys, lambda: command("run=pretrained:catch", f"port={port}"), has_output=True)
-    assert re.match(rf"port={port} of host=127.0.0.1 cannot be opened: .*in use.*port=0 takes", message)
+    assert re.match(rf"port={port} of host=127.0.0.1 cannot be opened: .*in use.*port=0 selects", message)
 
 
 def test_without_aiohttp_it_says_what_to_install(

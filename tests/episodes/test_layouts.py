@@ -210,21 +210,21 @@ CHOICE = {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}
 @pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
-        (TEXT, CHOICE, "its observations are a Text, and Box, Discrete"),
-        (PAIR, CHOICE, "its observations are a Tuple, and Box, Discrete"),
+        (TEXT, CHOICE, "its observations are a Text, but only Box, Discrete"),
+        (PAIR, CHOICE, "its observations are a Tuple, but only Box, Discrete"),
         (
             {"type": "Dict", "subspaces": {"a": BOX, "mission": TEXT}},
             CHOICE,
-            "its observation `mission` is a Text, and Box",
+            "its observation `mission` is a Text, but only Box",
         ),
-        ({"type": "Dict", "subspaces": {"a": PAIR}}, CHOICE, "its observation `a` is a Tuple, and Box"),
+        ({"type": "Dict", "subspaces": {"a": PAIR}}, CHOICE, "its observation `a` is a Tuple, but only Box"),
         (
             {"type": "Dict", "subspaces": {"a": {"type": "Dict", "subspaces": {}}}},
             CHOICE,
-            "its observation `a` is a Dict, and Box",
+            "its observation `a` is a Dict, but only Box",
         ),
         (BOX, TEXT, "its actions are a Text, not a Discrete, MultiDiscrete or Box"),
-        (BOX, PAIR, "its actions are a Tuple, and Discrete"),
+        (BOX, PAIR, "its actions are a Tuple, not a Discrete"),
         (BOX, BOX | {"shape": [0], "low": [], "high": []}, "its actions are empty"),
     ],
 )

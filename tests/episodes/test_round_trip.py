@@ -94,7 +94,7 @@ def test_several_choices_at_once_come_back(tmp_path: Path, form: Format) -> None
     found = find_episodes(tmp_path)
     assert plain(list(found.read(action))) == plain(written)
     assert found.action == (action if form in (Format.own, Format.minari) else None)
-    with pytest.raises(UserError, match=r"go up to 2, but there are 2|not one-hot vectors, one of 2"):
+    with pytest.raises(UserError, match=r"go up to 2, but there are only 2|not one-hot vectors, one of 2"):
         list(found.read(ActionSpec(5, True, (2, 3))))
 
 

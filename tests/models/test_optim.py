@@ -249,5 +249,5 @@ def test_schedulers_hooks_and_closures_see_a_torch_optimiser() -> None:
         scheduler.step()
     assert rates == [1.0, 0.5, 0.25] and seen == [optimizer] * 3
     assert {name for state in optimizer.state.values() for name in state} == {"mean_square", "momentum"}
-    with pytest.raises(ValueError, match="one group"):
+    with pytest.raises(ValueError, match="one parameter group"):
         optimizer.add_param_group({"params": parameters()})

@@ -47,8 +47,9 @@ def test_a_step_equals_every_block_reading_its_own_concatenation() -> None:
     core = BlockGRU(ACTION_SIZE, TINY)
     perturb(core)
     state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
-    added = core.added(core.action_input(action))
-    fast, _ = core(state.deter, state.flat_stoch, added, core.scales(), core.weights())
+    recurrent, action_weight = core.split_weights()
+    added, weights = core.added(core.action_input(action, action_weight)), core.weights(recurrent)
+    fast, _ = core(state.deter, state.flat_stoch, added, core.scales(), weights)
     plain = plain_step(core, state.deter, state.flat_stoch, action)
     torch.testing.assert_close(fast.double(), plain, atol=2e-6, rtol=1e-5)
     assert float((plain.detach() - state.deter).abs().max()) > 0.1
@@ -59,8 +60,9 @@ def test_a_step_has_the_gradients_of_the_plain_form() -> None:
     perturb(core)
     state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
     direction, names = torch.randn(BATCH, TINY.deter), [name for name, _ in core.named_parameters()]
-    added = core.added(core.action_input(action))
-    fast, _ = core(state.deter, state.flat_stoch, added, core.scales(), core.weights())
+    recurrent, action_weight = core.split_weights()
+    added, weights = core.added(core.action_input(action, action_weight)), core.weights(recurrent)
+    fast, _ = core(state.deter, state.flat_stoch, added, core.scales(), weights)
     ours = torch.autograd.grad((fast * direction).sum(), list(core.parameters()))
     plain = plain_step(core, state.deter, state.flat_stoch, action)
     theirs = torch.autograd.grad((plain * direction).sum(), list(core.parameters()))

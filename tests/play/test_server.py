@@ -230,7 +230,7 @@ def test_a_host_that_is_none_of_this_machine_is_refused(host: str) -> None:
         async with serving(host):
             pass
 
-    with pytest.raises(UserError, match=rf"port=0 of host={host} cannot be opened: .* port=0 takes"):
+    with pytest.raises(UserError, match=rf"port=0 of host={host} cannot be opened: .* port=0 selects"):
         asyncio.run(run())
 
 

@@ -117,7 +117,7 @@ def test_without_a_decoder_there_are_no_pictures_and_an_update_changes_all_that_
 
 
 def test_reconstruction_needs_a_decoder_that_teaches() -> None:
-    with pytest.raises(UserError, match=r"world_model.decoder=off .* Set world_model.objective=barlow"):
+    with pytest.raises(UserError, match=r"world_model.decoder=off .* Set the objective to barlow"):
         WorldModelConfig(decoder=DecoderUse.off)
 
 

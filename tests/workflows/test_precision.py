@@ -31,7 +31,6 @@ def test_every_network_multiplies_in_bfloat16_when_asked() -> None:
     world_model, controller = workflow.world_model, workflow.controller
     assert world_model.decoder is not None
     layers = {
-        "posterior": world_model.rssm.posterior_out,
         "prior": world_model.rssm.prior,
         "decoder": world_model.decoder.mlp,
         "reward": world_model.reward.mlp,
@@ -42,8 +41,14 @@ def test_every_network_multiplies_in_bfloat16_when_asked() -> None:
     seen: dict[str, set[torch.dtype]] = {name: set() for name in layers}
     for name, layer in layers.items():
         layer.register_forward_hook(lambda _module, _input, output, n=name: seen[n].add(output.dtype))
+    # The scan takes the weights of the posterior and the core from their layers.
+    step = world_model.rssm.observe_step
+    seen["scan"] = set()
+    world_model.rssm.observe_step = lambda *given: (
+        seen["scan"].update(w.dtype for w in given[-1]) or step(*given)
+    )
     workflow.update(make_batch(workflow))
-    assert seen == {name: {torch.bfloat16} for name in layers}
+    assert seen == {name: {torch.bfloat16} for name in seen}
 
 
 @pytest.mark.parametrize("phase", ["update", "update_world_model"])

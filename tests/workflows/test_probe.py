@@ -65,11 +65,12 @@ def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_state
     actions = torch.eye(workflow.env.action.size)[torch.arange(length) % workflow.env.action.size]
     assert imagine_along(model, states, actions, 3, noise).deter.shape[0] == length - 3
     core = rssm.core
+    recurrent, action_weight = core.split_weights()
     # No random number is drawn before the first step's deter. Entry i continues state i with action i.
     once = imagine_along(model, states, actions, 1, noise)
     for i in range(length - 1):
-        added = core.added(core.action_input(actions[i : i + 1]))
+        added = core.added(core.action_input(actions[i : i + 1], action_weight))
         state = states.select(slice(i, i + 1))
-        one, _ = core(state.deter, state.flat_stoch, added, core.scales(), core.weights())
+        one, _ = core(state.deter, state.flat_stoch, added, core.scales(), core.weights(recurrent))
         torch.testing.assert_close(once.deter[i : i + 1], one)
     assert torch.equal(imagine_along(model, states, actions, 0, noise).deter, states.deter)

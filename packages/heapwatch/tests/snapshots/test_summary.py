@@ -122,7 +122,10 @@ def test_texts_of_a_file_cannot_steer_a_terminal_nor_fill_it() -> None:
         ({"segments": [{"total_size": 1, "blocks": [{"size": 1}]}]}, "state is not one of active_allocated"),
         (writer.snapshot([writer.segment([writer.block(512, state="?")])]), "state is not one of"),
         (writer.snapshot([writer.segment([writer.block(512) | {"frames": 7}])]), "frames are not a list"),
-        (writer.snapshot([writer.segment([writer.block(512) | {"frames": [7]}])]), "where a dict is expected"),
+        (
+            writer.snapshot([writer.segment([writer.block(512) | {"frames": [7]}])]),
+            "where a dict is expected",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

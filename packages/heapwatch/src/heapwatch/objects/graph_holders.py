@@ -266,7 +266,8 @@ class _Nodes:
                 yield from _packed(data)
         # These are attributes that a custom function has set on its context.
         if dictionary is not None:
-            yield from (value for value in list(dictionary.__get__(node).values()) if is_tensor(value))
+            for value in list(dictionary.__get__(node).values()):
+                yield from filter(is_tensor, value if type(value) is list else (value,))
         if is_leaf:
             yield node.variable
 
