@@ -9,8 +9,7 @@ import pytest
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line(
-        "markers",
-        "no_growth(steps=50, threshold_mb=0.1): run the test repeatedly and fail if memory in use grows.",
+        "markers", "no_growth(steps=50, threshold_mb=0.1): repeat the test and fail if memory in use grows."
     )
 
 

@@ -201,9 +201,7 @@ class Phase:
                 # The error belongs to the program.
                 raise
             self._stopped.set()
-            _LOG.exception(
-                "the watch stops at step %s after an internal error; the program continues", self._count
-            )
+            _LOG.exception("internal error in the watch at step %s. The program continues.", self._count)
         finally:
             self._turns.discard(turn)
 
