@@ -405,8 +405,8 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
             "seed=0",
             "policy=sample",
             "video=null",
-            "json=false",
             "device=auto",
+            "json=false",
         )
     ]
     told = dict(lines)

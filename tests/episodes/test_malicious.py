@@ -101,7 +101,7 @@ class Payload:
 
 def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
     objects = np.array([Payload(tmp_path / "ran")] * 4, dtype=object)
-    assert "`vector` has dtype object" in refusal(saved(tmp_path, vector=objects))
+    assert "`vector` has the dtype object" in refusal(saved(tmp_path, vector=objects))
     assert not (tmp_path / "ran").exists()
 
 

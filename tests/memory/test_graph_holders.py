@@ -82,7 +82,8 @@ def test_an_undetached_online_state_is_named_with_its_depth(kind: type[RSSM]) ->
     assert holder.pattern == "world_model.rssm._state.deter"
     assert holder.paths == ("world_model.rssm._state.deter", "world_model.rssm._state.stoch")
     assert holder.steps_deep == 30 and not holder.freed and not holder.estimated
-    assert ("world_model.rssm.core.mix_weight", 30) in holder.params
+    names = {name for name, uses in holder.params if uses == 30}
+    assert names == {name for name, _ in holder.params} and "world_model.rssm.core.deter_in.0.weight" in names
     text = holder.text()
     assert text.startswith(f"world_model.rssm._state.deter -> {holder.nodes:,} autograd nodes, which keep 0.")
     assert "MB of tensors; they use world_model.rssm.core." in text
