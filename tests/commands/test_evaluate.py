@@ -410,7 +410,7 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
         )
     ]
     told = dict(lines)
-    assert told["episodes=20"] == "Episodes to play. A whole number."
+    assert told["episodes=20"] == "Number of episodes. A whole number."
     assert told["device=auto"].endswith("One of auto, cpu, cuda.")
 
 
