@@ -127,7 +127,8 @@ def train(job: Job, stop: Stop) -> int:
         job.sessions_file.unlink(missing_ok=True)
     else:
         _require_same(job, asked)
-    ended = [session.get("exit_code") for session in _sessions(job) if session["what"] == _TRAINING]
+    training = [session for session in _sessions(job) if session["what"] == _TRAINING]
+    ended = [session["exit_code"] for session in training if "exit_code" in session]
     if ended and (ended[-1] == 0 or is_failure(ended[-1])):
         return ended[-1]
     place = [*job.row.settings, f"run_dir={job.row.name}"] if is_new else [f"resume={job.row.name}"]
