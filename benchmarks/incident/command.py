@@ -24,7 +24,7 @@ from reverie.config.schema import TrainConfig, WorkflowName
 from reverie.orchestration.dreamer.recipe import DreamerRecipe
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.testing.certificate import versions
 from reverie.utils.errors import UserError, exit_on_user_error
 from reverie.utils.units import count_text

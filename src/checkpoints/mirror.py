@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from fsspec.core import url_to_fs
 from fsspec.implementations.dirfs import DirFileSystem
 
-from ..config.schema import CheckpointConfig, TrainConfig
+from ..config.schema import CheckpointConfig
 from ..utils.durable_io import (
     MALFORMED,
     UNFINISHED,
@@ -327,19 +327,16 @@ class Mirror:
                 job.done.set()
 
 
-def check_mirror(config: TrainConfig) -> None:
+def check_mirror(url: str, run_dir: str | None) -> None:
     """Raise a `UserError` for a mirror with an unsupported protocol or with another run.
 
     A remote that does not answer within `START_SECONDS` is not an error, because the run retries later.
     """
-    url = config.checkpoint.mirror
-    if url is None:
-        return
     require_protocol("checkpoint.mirror", url)
     # A new folder will have the time in its name, so it cannot conflict.
-    if config.run_dir is None:
+    if run_dir is None:
         return
-    identity = identity_of(Path(config.run_dir))
+    identity = identity_of(Path(run_dir))
     try:
         call_with_timeout(START_SECONDS, partial(RemoteFolder(url, identity.name).sizes, identity))
     except MirrorConflict as error:

@@ -11,7 +11,7 @@ from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.weights import load_weights, networks_of
 from ..config.schema import Compile, Device, TrainConfig
 from ..envs import Suite
-from ..planning.preflight import environment_spec
+from ..planning.recipe import environment_spec
 from ..utils.errors import UserError
 from ..workflows import Agent
 from .recipes import recipe_of

@@ -2,9 +2,9 @@ from .plan import library_rows as library_rows
 from .plan import plan_run as plan_run
 from .preflight import Preflight as Preflight
 from .preflight import check_run as check_run
-from .preflight import environment_spec as environment_spec
 from .preflight import preflight_of as preflight_of
 from .recipe import Written as Written
+from .recipe import environment_spec as environment_spec
 from .resources import GPU as GPU
 from .resources import HOST as HOST
 from .resources import MemoryPlan as MemoryPlan

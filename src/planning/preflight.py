@@ -6,13 +6,11 @@ from pathlib import Path
 import torch
 
 from ..buffers import check_storage, plan_replay
-from ..checkpoints.mirror import check_mirror
 from ..checkpoints.run_folder import EXPERIMENTS, check_run_folder
 from ..config.schema import TrainConfig
-from ..envs import spec_of
 from ..utils.timestep import EnvSpec
 from .plan import plan_run
-from .recipe import Recipe
+from .recipe import Recipe, environment_spec
 from .resources import MemoryPlan
 from .suggestions import Compose, require_fit
 
@@ -31,7 +29,10 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
     This creates no files.
     """
     check_run_folder(config)
-    check_mirror(config)
+    if config.checkpoint.mirror:
+        from ..checkpoints.mirror import check_mirror
+
+        check_mirror(config.checkpoint.mirror, config.run_dir)
     found = preflight_of(config, recipe)
     # The machine's limits are checked first, so that raising the budget remains possible advice.
     require_fit(found.plan, config, found.env, recipe, compose)
@@ -47,14 +48,3 @@ def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
     """Start one environment briefly and plan the run, without checking the folder or limits."""
     env = environment_spec(config, recipe)
     return Preflight(env, plan_run(config, env, recipe))
-
-
-def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:
-    """Return the spec of a run's environments, starting one of them briefly in this process.
-
-    Raises:
-        UserError: If the environment does not exist, or this kind of run does not support it.
-    """
-    env = spec_of(config.env)
-    recipe.check(config, env)
-    return env

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from ..buffers import ReplaySpec
 from ..config.schema import TrainConfig
+from ..envs import spec_of
 from ..utils.ranks import Ranks
 from ..utils.timestep import EnvSpec
 from .resources import Row
@@ -106,3 +107,14 @@ class Recipe(Protocol):
     def model_name(self, config: TrainConfig) -> str:
         """Return the name of the model's size."""
         ...
+
+
+def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:
+    """Return the spec of a run's environments, starting one of them briefly in this process.
+
+    Raises:
+        UserError: If the environment does not exist, or this kind of run does not support it.
+    """
+    env = spec_of(config.env)
+    recipe.check(config, env)
+    return env

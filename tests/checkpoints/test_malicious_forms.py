@@ -18,7 +18,7 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.utils.errors import UserError
 from reverie.workflows.world_models import DreamerWorkflow
 

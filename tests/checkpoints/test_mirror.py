@@ -11,7 +11,7 @@ from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import plan_run
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 
 from ..runs.helpers import CARTPOLE, files_in, identity, resume, saved_steps, start
 from ..runs.s3_server import MARKER, S3_MIRROR, S3Server, environment, server_that_never_answers

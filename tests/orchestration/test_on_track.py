@@ -24,7 +24,7 @@ from reverie.orchestration.pong import on_track
 from reverie.orchestration.pong.on_track import GAMES, OnTrack, Reference, reference_of, usual_causes
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.reports import Reports
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.utils.logging import ProgressMode
 from reverie.utils.logging.json_lines import read_lines
 

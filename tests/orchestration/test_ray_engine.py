@@ -24,7 +24,7 @@ from reverie.orchestration.population.engines.rollouts import EngineSettings, Gr
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.seeding import seed_global
 from reverie.workflows.population import TrainPhase

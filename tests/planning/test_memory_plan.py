@@ -28,7 +28,7 @@ from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import GPU, HOST, library_rows, plan_run
 from reverie.planning.constants import WORKER_BYTES
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.planning.torch_modes import DeviceForward, LiveBytes
 from reverie.utils.ranks import Ranks
 

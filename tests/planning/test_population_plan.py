@@ -18,7 +18,7 @@ from reverie.orchestration.population.recipe import PopulationRecipe, build_engi
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import HOST, plan_run
 from reverie.planning import plan as plan_module
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.planning.suggestions import changed, fitting_changes
 from reverie.planning.torch_modes import LiveBytes
 from reverie.workflows.population import TrainPhase

@@ -22,7 +22,7 @@ from reverie.commands.train import train
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import Resource
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.timestep import TimeStep
 

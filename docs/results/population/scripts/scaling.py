@@ -22,7 +22,7 @@ from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.population.dry_run import transfer_bytes
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of
-from reverie.planning.preflight import environment_spec
+from reverie.planning.recipe import environment_spec
 from reverie.utils.seeding import seed_global
 from reverie.workflows.population import TrainPhase
 
