@@ -265,9 +265,8 @@ class _Nodes:
                 cluster.freed += data is None
                 yield from _packed(data)
         # These are attributes that a custom function has set on its context.
-        if dictionary is not None:
-            for value in list(dictionary.__get__(node).values()):
-                yield from filter(is_tensor, value if type(value) is list else (value,))
+        for value in list(dictionary.__get__(node).values()) if dictionary is not None else ():
+            yield from filter(is_tensor, value if type(value) is list else (value,))
         if is_leaf:
             yield node.variable
 
