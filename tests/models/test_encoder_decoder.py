@@ -156,7 +156,7 @@ def test_the_image_is_painted_from_both_parts_of_the_state() -> None:
         ([(50, 64, 3)], "50 x 64"),
         ([(32, 32, 3)], "32 x 32"),
         ([(64, 272, 3)], "64 x 272"),
-        ([(64, 64, 3), (48, 64, 3)], "the same size"),
+        ([(64, 64, 3), (48, 64, 3)], "same size"),
     ],
 )
 def test_images_that_cannot_be_halved_four_times_are_refused(
