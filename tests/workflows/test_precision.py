@@ -1,5 +1,7 @@
 """Reduced precision and other devices give the same learning."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def test_an_update_in_bfloat16_gives_every_parameter_a_gradient() -> None:
             assert bool(parameter.grad.isfinite().all()) and bool(parameter.grad.any()), name
 
 
-def test_every_network_multiplies_in_bfloat16_when_asked() -> None:
+def test_every_network_multiplies_in_bfloat16_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     workflow = tiny_workflow(dtype=torch.bfloat16)
     world_model, controller = workflow.world_model, workflow.controller
     assert world_model.decoder is not None
@@ -44,9 +46,12 @@ def test_every_network_multiplies_in_bfloat16_when_asked() -> None:
     # The scan takes the weights of the posterior and the core from their layers.
     step = world_model.rssm.observe_step
     seen["scan"] = set()
-    world_model.rssm.observe_step = lambda *given: (
-        seen["scan"].update(w.dtype for w in given[-1]) or step(*given)
-    )
+
+    def seen_step(*given: Any) -> Any:
+        seen["scan"].update(weight.dtype for weight in given[-1])
+        return step(*given)
+
+    monkeypatch.setattr(world_model.rssm, "observe_step", seen_step)
     workflow.update(make_batch(workflow))
     assert seen == {name: {torch.bfloat16} for name in seen}
 
