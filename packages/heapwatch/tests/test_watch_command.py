@@ -1,0 +1,239 @@
+"""A program that nobody edited does the same under `heapwatch`, and what it leaks has a name."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heapwatch import UsageError, Watch
+from heapwatch.watch import command
+from heapwatch.watch.report import WATCH_HTML, WATCH_JSON
+
+from .watching import python, write
+
+TRAIN = """
+    import hashlib, json, os, sys, time
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.Adam(model.parameters())
+    kept = []
+    class Trainer:
+        def update(self):
+            loss = model(torch.randn(16, 64)).square().mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            if "leak" in sys.argv:
+                kept.append(bytearray(60_000))
+    trainer = Trainer()
+    for step in range(int(sys.argv[1])):
+        trainer.update()
+    while "leak" in sys.argv and json.load(open("report/watch.json"))["verdict"] != "leak":
+        trainer.update()
+        time.sleep(0.002)
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    weights = model.weight.detach().numpy().tobytes()
+    print(hashlib.sha256(weights).hexdigest(), __name__, sys.argv[1:], __file__)
+    sys.exit(3)
+"""
+
+
+WATCH = ("-m", "heapwatch", "--report", "report", "--share", "0.5", "--seconds", "0.002")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report" / WATCH_JSON).read_text())
+
+
+def test_a_watched_program_does_what_it_does_without(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN)
+    alone, seen = python(tmp_path, "train.py", "400"), python(tmp_path, *WATCH, "train.py", "400")
+    assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode) and alone.returncode == 3
+    report = read(tmp_path)
+    assert report["samples"] > 1 and report["steps"] > 1 and report["verdict"] != "leak"
+    assert "polyline" in (tmp_path / "report" / WATCH_HTML).read_text()
+
+
+def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN)
+    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "9", "leak")
+    report = read(tmp_path)
+    assert seen.returncode == 1 and report["verdict"] == "leak", seen.stderr
+    assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
+    assert any("train.py:14" in line for line in report["newest_allocations"])
+
+
+def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
+    # What it keeps is named, and is not called a leak: it could be loading.
+    write(
+        tmp_path,
+        """
+        import time
+        kept = []
+        while True:
+            kept.append(bytearray(100_000))
+            time.sleep(0.01)
+        """,
+    )
+    program = subprocess.Popen([sys.executable, *WATCH[:-1], "0.05", "train.py"], cwd=tmp_path)
+    try:
+        while not (tmp_path / "report" / WATCH_JSON).exists() or not read(tmp_path)["findings"]:
+            time.sleep(0.1)
+    finally:
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+    report = read(tmp_path)
+    assert report["unit"] == "steps of a clock (no optimiser steps)" and report["verdict"] == "undecided"
+    [finding] = report["findings"]
+    assert finding["verdict"] == "growing" and "module __main__.kept holds" in finding["sources"][0]
+
+
+USUAL = """
+    import json, time
+    import torch
+    from torch.utils.data import DataLoader
+
+    model = torch.nn.Linear(64, 8)
+    data, kept = [], []
+
+    def update(batch=None):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64) if batch is None else batch).mean().backward()
+        optimizer.step()
+
+    def is_seen(verdict):
+        return json.load(open("report/watch.json"))["verdict"] == verdict
+
+    def load(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            data.append(torch.ones(25_000))
+            time.sleep(0.01)
+"""
+LOADS_AND_PAUSES = """
+    load(5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    update()
+    load(5)
+    while not is_seen("flat"):
+        update()
+        time.sleep(0.01)
+"""
+HAS_WORKERS = """
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    while not is_seen("flat"):
+        for batch in DataLoader(torch.randn(800, 64), 8, num_workers=2):
+            update(batch)
+"""
+LEAKS_IN_ROLLOUTS = """
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    while not is_seen("leak"):
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            kept.append(torch.ones(25_000))
+            time.sleep(0.05)
+        for _ in range(10):
+            update()
+"""
+
+
+@pytest.mark.parametrize("program", [LOADS_AND_PAUSES, HAS_WORKERS], ids=["loads and pauses", "has workers"])
+def test_a_program_that_loads_before_it_trains_is_flat(program: str, tmp_path: Path) -> None:
+    write(tmp_path, USUAL + program)
+    seen = python(tmp_path, *WATCH, "--fail-on-leak", "train.py")
+    assert seen.returncode == 0 and not read(tmp_path)["findings"], seen.stderr
+
+
+def test_a_program_whose_optimiser_pauses_for_rollouts_leaks_in_them(tmp_path: Path) -> None:
+    write(tmp_path, USUAL + LEAKS_IN_ROLLOUTS)
+    seen = python(tmp_path, *WATCH, "--fail-on-leak", "train.py")
+    assert seen.returncode == 1, seen.stderr
+    assert "module __main__.kept[*] holds" in read(tmp_path)["findings"][0]["sources"][0]
+
+
+@pytest.mark.parametrize("how", [WATCH[:2], (str(Path(sys.executable).with_name("heapwatch")),)])
+def test_an_error_reads_as_without_us(how: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path, "def f():\n    raise ValueError('own')\nf()\n")
+    alone, seen = python(tmp_path, "train.py"), python(tmp_path, *how, *WATCH[2:], "train.py")
+    assert seen.returncode == alone.returncode == 1
+    own = [line for line in seen.stderr.splitlines() if not line.startswith("heapwatch:")]
+    assert "\n".join(own).replace(f"{tmp_path}/", "") == alone.stderr.rstrip().replace(f"{tmp_path}/", "")
+    assert os.listdir(tmp_path / "report")
+
+
+def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, "def update():\n    pass\n", "beside.py")
+    write(
+        tmp_path,
+        """
+        import logging, os, sys
+        import beside
+        beside.update()
+        os.chdir("/")
+        sys.stderr.close()
+        logging.getLogger("heapwatch").error("of the watch")
+        print(sys.argv[1:])
+        """,
+    )
+    seen = python(tmp_path, *WATCH, "--at", "beside:update", "train.py", "a", "--", "--x")
+    assert (seen.returncode, seen.stdout) == (0, "['a', '--', '--x']\n"), seen.stderr
+    assert read(tmp_path)["samples"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "No program is named"),
+        (("no.py",), "There is no script no.py"),
+        (("-m", "no.module"), "-m no.module finds no module to run"),
+        (("-m", "email"), "-m email finds no module to run"),  # a package without __main__
+        (("-m", "sys"), "-m sys finds no module to run"),  # it has no code of Python
+        (("-m", "this.py"), "-m this.py finds no module to run"),
+        (("--at", "x:y", __file__), "--at=x:y leads to no function (there is no module x)"),
+        (("--at", "this", __file__), "--at=this names no function"),
+        (("--at", "this.py:c", __file__), "--at=this.py:c leads to no function (there is no module this.py)"),
+        (("--at", f"{Path(__file__).stem}:write", __file__), "(it is in the program itself"),
+        (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
+        (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
+        (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
+        (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
+        (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
+    ],
+)
+def test_wrong_use_is_one_sentence(
+    arguments: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["heapwatch", *arguments])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    shown = capsys.readouterr().err
+    assert ended.value.code == 2 and sentence in shown and shown.count("\n") == 1
+    assert not os.listdir(tmp_path) and "this" not in sys.modules  # nothing is left behind, nothing has run
+
+
+def test_at_is_named_as_it_was_typed_and_a_module_that_fails_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "import sys\nsys.exit('own')\n", "ends_at_once.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    for place, why in (
+        ("x:y", "there is no module x"),
+        ("ends_at_once:f", "SystemExit: own (ends_at_once.py, line 2)"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(f"at={place} leads to no function ({why})")) as raised:
+            Watch(at=place)
+        assert str(raised.value).startswith("at=")

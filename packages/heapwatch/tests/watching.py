@@ -1,0 +1,40 @@
+"""A watch that samples after each step, and programs for it."""
+
+import math
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+from heapwatch import Watch
+
+KB = 1000
+FAST = 1e-6
+
+
+def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
+    """Return a watch that has sampled after each step of a program, which is a call of `grow`."""
+    with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, **options) as watch:
+        feed(watch, grow, range(samples))
+    return watch
+
+
+def feed(watch: Watch, grow: Any, steps: range) -> None:
+    """Make further steps."""
+    for step in steps:
+        grow(step)
+        watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
+        watch._sampled_at = time.perf_counter()  # whatever else the machine did
+        watch.sample(step)
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> None:
+    """Write a program."""
+    (folder / name).write_text(textwrap.dedent(text))
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder."""
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
