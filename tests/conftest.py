@@ -30,6 +30,8 @@ SLOW = (
     "workflows/test_compiled.py",
     "workflows/test_ranks.py",
 )
+IS_SLOW_TIER = {"not gpu and not slow": False, "not gpu and slow": True}
+"""What `make` selects with `-m`: whether it is the slow tier."""
 WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
 torch.set_num_threads(1)
@@ -49,6 +51,19 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
+def is_slow(path: Path) -> bool:
+    """Return whether a file of tests belongs to the slow tier, as all of heapwatch's do."""
+    return TESTS not in path.parents or path.relative_to(TESTS).as_posix().startswith(SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of the other tier: each worker would import them to deselect all of their tests."""
+    wanted = IS_SLOW_TIER.get(config.option.markexpr)
+    if wanted is None or collection_path.suffix != ".py":
+        return None
+    return True if is_slow(collection_path) != wanted else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow tests, and run folders with long tests first, to balance the workers.
@@ -56,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The longest test, which compiles for minutes, comes first, followed by tests that mostly wait.
     """
     for item in items:
-        if item.path.relative_to(TESTS).as_posix().startswith(SLOW):
+        if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
     files = {"test_compiled.py": 0, "test_ray_engine.py": 1}
     ranks = {name: rank for rank, name in enumerate(("workflows", "faults", *WHOLE_RUNS))}
