@@ -11,8 +11,11 @@ T = TypeVar("T")
 def in_a_fresh_process(call: Callable[[], T]) -> T:
     """Return the result of a module's function in a fresh process, or raise its exception.
 
-    Caches, threads, freed memory and millions of objects from earlier tests would change counts and search
-    times.
+    What other tests have left behind in this process, caches, threads, freed room and millions of objects,
+    changes what is counted and how long a search takes. Fresh processes are forked from one that has imported
+    torch, and done nothing.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "hypothesis", "pytest", "heapwatch"])
+    with ProcessPoolExecutor(1, context) as fresh:
         return fresh.submit(call).result()
