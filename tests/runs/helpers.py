@@ -17,13 +17,14 @@ from tensorboard.util import tensor_util
 from reverie.buffers import EpisodeReplayBuffer
 from reverie.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from reverie.checkpoints.run_folder import load_run
-from reverie.commands.command_line import run_from_command_line
+from reverie.commands.runs import checked_run
 from reverie.commands.train import train
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import Resource
 from reverie.planning.recipe import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
+from reverie.utils.errors import exit_on_user_error
 from reverie.utils.timestep import TimeStep
 
 Lines = list[dict[str, float]]
@@ -85,13 +86,19 @@ CATCH_STEPS = 7
 
 
 def start(run_dir: Path, *overrides: str) -> Path:
-    """Make a run in this process, like the command line, and return its folder."""
-    run_from_command_line(train, [*overrides, f"run_dir={run_dir}"])
+    """Make a run in this process, as the command line does, and return its folder.
+
+    Without Hydra's job around it, which would compose the configuration three more times, for a second.
+    """
+    with exit_on_user_error():
+        train(*checked_run([*overrides, f"run_dir={run_dir}"]))
     return run_dir
 
 
 def resume(run_dir: Path, *overrides: str) -> Path:
-    run_from_command_line(train, [f"resume={run_dir}", *overrides])
+    """Continue a run in this process."""
+    with exit_on_user_error():
+        train(*checked_run([f"resume={run_dir}", *overrides]))
     return run_dir
 
 
