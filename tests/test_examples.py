@@ -1,10 +1,6 @@
 """The programs in examples/ run like for a reader, and each notebook equals its .py file."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jupytext
@@ -15,11 +11,13 @@ from safetensors.torch import load_file
 from reverie.episodes import find_action, find_episodes
 from reverie.utils.timestep import ActionSpec
 
+from .runs.helpers import update_counts
+from .runs.warm import Server
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 WORKFLOW = EXAMPLES / "random_shooting.py"
 NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
-RUN_ALL = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
 SHOWN = {
     "play_pretrained.py 20": r"Agent for atari/pong, .*: score [+-]\d+ at step 20",
     "train_catch.py 40": r"Agent for catch, trained for 40 steps>, 4 episodes, saved in experiments/",
@@ -29,15 +27,21 @@ SHOWN = {
     "find_a_leak.py": r"leak after \d+ steps",
     "convert_dreamerv3_torch.py train_eps mine": r"wrote 2 episodes to mine, actions: one of 3",
 }
+SMALL = (
+    "model=debug",
+    "controller.horizon=5",
+    "training.batch_size=2",
+    "training.sequence_length=6",
+    "training.train_ratio=3",
+)
 CHOICES = np.array([[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]], np.float32)
 NUMBERS = np.array([[0, 0], [0.5, -1], [0.25, 1], [-0.5, 0]], np.float32, order="F")
 
 
-def shown_by(arguments: list[str], folder: Path) -> str:
-    env = os.environ | {"MPLBACKEND": "Agg"}
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def shown_by(server: Server, arguments: list[str], folder: Path) -> str:
+    ended = server.run("script", *arguments, folder=folder, environment={"MPLBACKEND": "Agg"})
+    assert ended.code == 0, ended.error
+    return ended.out
 
 
 def save_episodes(folder: Path, led: np.ndarray = CHOICES) -> None:
@@ -70,26 +74,29 @@ def test_each_example_is_short_and_listed() -> None:
 
 
 @pytest.mark.parametrize("line", SHOWN)
-def test_an_example_runs(line: str, tmp_path: Path) -> None:
+def test_an_example_runs(line: str, tmp_path: Path, server: Server) -> None:
     script, *arguments = line.split()
     save_episodes(tmp_path / "train_eps")
-    assert re.search(SHOWN[line], shown_by([str(EXAMPLES / script), *arguments], tmp_path))
+    assert re.search(SHOWN[line], shown_by(server, [str(EXAMPLES / script), *arguments], tmp_path))
 
 
-def test_a_workflow_outside_src_trains_resumes_exactly_and_passes_a_certificate(tmp_path: Path) -> None:
-    command, steps = str(WORKFLOW), "training.total_timesteps"
-    new = [command, "experiment=dreamer_catch", "device=cpu", "threads=1"]
-    shown_by([*new, f"{steps}=400", "run_dir=whole"], tmp_path)
-    shown_by([*new, f"{steps}=320", "run_dir=resumed"], tmp_path)
-    shown_by([command, "resume=resumed", f"{steps}=400"], tmp_path)
+def test_a_workflow_outside_src_trains_resumes_exactly_and_passes_a_certificate(
+    tmp_path: Path, server: Server
+) -> None:
+    command, steps, starts = str(WORKFLOW), "training.total_timesteps", "training.learning_starts=60"
+    new = ["experiment=dreamer_catch", "device=cpu", "threads=1", *SMALL]
+    shown_by(server, [command, *new, starts, f"{steps}=160", "run_dir=whole"], tmp_path)
+    shown_by(server, [command, *new, starts, f"{steps}=120", "run_dir=resumed"], tmp_path)
+    shown_by(server, [command, "resume=resumed", f"{steps}=160"], tmp_path)
+    assert update_counts(tmp_path / "whole", 160)["world_model"] > 20
     whole, resumed = (
-        load_file(next((tmp_path / run).glob("checkpoints/step_*400/model.safetensors")))
+        load_file(next((tmp_path / run).glob("checkpoints/step_*160/model.safetensors")))
         for run in ("whole", "resumed")
     )
     # The images at the end of the first part used this generator.
     assert not whole.pop("noise/report").equal(resumed.pop("noise/report"))
     assert whole.keys() == resumed.keys() and all(whole[name].equal(resumed[name]) for name in whole)
-    assert "PASSED" in shown_by([command, "certify", *new[1:], "certify.steps=500"], tmp_path)
+    assert "PASSED" in shown_by(server, [command, "certify", *new, "certify.steps=500"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +104,10 @@ def test_a_workflow_outside_src_trains_resumes_exactly_and_passes_a_certificate(
     [("own", CHOICES, ActionSpec(3, True)), ("dreamerv3", NUMBERS, ActionSpec(2, False))],
 )
 def test_episodes_of_dreamerv3_torch_are_converted(
-    tmp_path: Path, form: str, led: np.ndarray, action: ActionSpec
+    tmp_path: Path, form: str, led: np.ndarray, action: ActionSpec, server: Server
 ) -> None:
     save_episodes(tmp_path / "train_eps", led)
-    shown_by([str(EXAMPLES / "convert_dreamerv3_torch.py"), "train_eps", "mine", form], tmp_path)
+    shown_by(server, [str(EXAMPLES / "convert_dreamerv3_torch.py"), "train_eps", "mine", form], tmp_path)
     found = find_episodes(tmp_path / "mine")
     assert found.format.name == form and find_action(found) == action
     episodes = list(found.read(action))
@@ -133,11 +140,10 @@ def test_a_notebook_has_the_cells_of_its_pair_and_their_outputs(notebook: Path) 
     assert not re.search(r'"error"|/home/|/work/|/tmp/', outputs)
 
 
-def test_the_notebooks_run(tmp_path: Path) -> None:
-    """One process runs all notebooks, to import torch and matplotlib only once."""
+def test_the_notebooks_run(tmp_path: Path, server: Server) -> None:
     pairs = [str(path.with_suffix(".py")) for path in NOTEBOOKS]
     assert len(pairs) == 3 == len(list((EXAMPLES / "notebooks").glob("*.py")))
-    found = shown_by(["-c", RUN_ALL, *pairs], tmp_path)
+    found = "".join(shown_by(server, [pair], tmp_path) for pair in pairs)
     assert re.search(
         r"^leak$(?s:.*)^agent\.state: [\d.]+ MB, \d+ steps deep\nflat 0 holders of graphs$", found, re.M
     )

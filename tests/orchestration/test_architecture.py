@@ -1,10 +1,9 @@
 """The training step described in docs/architecture.md."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from ..runs.helpers import CATCH
+from ..runs.warm import Server
 
 ROOT = Path(__file__).parents[2]
 COUNT = """
@@ -45,12 +44,14 @@ finally:
 
 
 def test_a_step_is_seven_files_deep_and_a_run_starts_one_environment_and_makes_one_plan_before(
-    tmp_path: Path,
+    tmp_path: Path, server: Server
 ) -> None:
-    overrides = [*CATCH, "training.total_timesteps=160", f"run_dir={tmp_path / 'run'}"]
-    done = subprocess.run([sys.executable, "-c", COUNT, *overrides], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
+    program = tmp_path / "count.py"
+    program.write_text(COUNT)
+    overrides = [*CATCH, "training.total_timesteps=60", f"run_dir={tmp_path / 'run'}"]
+    ended = server.run("script", str(program), *overrides, folder=ROOT)
+    assert ended.code == 0, ended.error
+    lines = ended.error.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("{'environments'"))
     # The second environment is the run's own.
     assert lines[at] == "{'environments': 2, 'plans': 1}"

@@ -103,14 +103,15 @@ class Server:
         obeys_permissions: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `train`, `train_as_on_macos`, `evaluate`, `plan` or `certify` with arguments.
+        """Start `train`, `train_as_on_macos`, `evaluate`, `plan`, `certify` or `script` with arguments.
 
         Args:
-            command: Command line.
-            folder: Working directory.
-            file_bytes: Maximal size of a file.
-            obeys_permissions: Whether the process gives up root's right to ignore permissions.
-            environment: Additional variables.
+            command: As on a command line. `script` takes the path of a program and its arguments; torch's
+                compiler hangs in a forked process.
+            folder: Where.
+            file_bytes: The size that no file may pass.
+            obeys_permissions: Whether it may not write where nobody may, even for root.
+            environment: Further variables.
         """
         pipes = [os.pipe(), os.pipe()]
         request = {

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import resource
+import runpy
 import socket
 import sys
 import tempfile
@@ -68,7 +69,12 @@ def commands() -> dict[str, Callable[[], object]]:
         become_macos()
         train()
 
-    own = {"evaluate": evaluate, "plan": plan, "certify": certify}
+    def script() -> None:
+        del sys.argv[0]
+        sys.path.insert(0, str(Path(sys.argv[0]).absolute().parent))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+    own = {"evaluate": evaluate, "plan": plan, "certify": certify, "script": script}
     return {"train": train, "train_as_on_macos": train_as_on_macos, **own}
 
 
