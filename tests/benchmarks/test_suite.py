@@ -15,6 +15,7 @@ from benchmarks.suite.replay import Feeder
 from benchmarks.suite.suite import ROWS, chosen_rows
 from reverie.utils.errors import UserError
 
+from ..runs.fixtures import made_once
 from ..runs.helpers import error_of
 
 QUICK = (
@@ -44,11 +45,12 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("bench") / "bench.json"
-    main(
-        [*QUICK, f"bench.rows={','.join(ROW_NAMES)}", f"bench.out={out}", "bench.peers_python=nowhere/python"]
-    )
-    return json.loads(out.read_text())
+    def make(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        rows = f"bench.rows={','.join(ROW_NAMES)}"
+        main([*QUICK, rows, f"bench.out={folder / 'bench.json'}", "bench.peers_python=nowhere/python"])
+
+    return json.loads((made_once(tmp_path_factory, "bench", make) / "bench.json").read_text())
 
 
 def test_every_row_that_was_asked_for_is_in_the_file(report: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from reverie.orchestration.trained import load_agent
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed
 
+from ..runs.fixtures import made_once
 from ..runs.helpers import (
     CATCH,
     CATCH_STEPS,
@@ -62,8 +63,11 @@ COLLECTED = (
 
 @pytest.fixture(scope="module")
 def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a finished run in which a collector was killed."""
-    run_dir = tmp_path_factory.mktemp("collected") / "run"
+    """A finished run of which a collector was killed."""
+    return made_once(tmp_path_factory, "collected", lambda folder: run_with_a_kill(server, folder))
+
+
+def run_with_a_kill(server: Server, run_dir: Path) -> None:
     process = server.start("train", *COLLECTED, f"run_dir={run_dir}")
 
     def collectors() -> list[int]:
@@ -75,8 +79,7 @@ def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path
     # This fails if a cluster process is still alive.
     ended = process.end()
     assert ended.code == 0, ended.error
-    assert "Restarted with new episodes." in ended.error
-    return run_dir
+    assert "A new one begins new episodes there" in ended.error
 
 
 def require_exact_ratio(run_dir: Path, step: int) -> None:
@@ -190,8 +193,11 @@ def test_collectors_and_their_learner_need_a_token(
 
 
 @pytest.mark.usefixtures("no_token")
-def test_a_cluster_is_joined_only_with_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    with cluster("token", "a" * 32) as address:
+def test_a_cluster_is_joined_only_with_its_own_token_also_of_a_program_that_has_imported_ray_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with cluster(RAY_AUTH_TOKEN="a" * 32) as (address, mode):
+        assert mode == "token"
         monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
         require_token("address", address)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "b" * 32)
@@ -204,7 +210,7 @@ def test_a_cluster_is_joined_only_with_its_own_token(monkeypatch: pytest.MonkeyP
 def test_a_cluster_that_asks_for_no_token_is_refused_unless_tokens_are_disabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with cluster("disabled", "a" * 32) as address:
+    with cluster(RAY_AUTH_MODE="disabled", RAY_AUTH_TOKEN="a" * 32) as (address, _):
         monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
         with pytest.raises(UserError, match=f"address={address} does not require a token, so anyone"):
             require_token("address", address)
@@ -213,31 +219,24 @@ def test_a_cluster_that_asks_for_no_token_is_refused_unless_tokens_are_disabled(
 
 
 CLUSTER = """\
+import os, ray
+ray._raylet.get_authentication_mode()  # Ray reads its settings when it is imported.
 from reverie.orchestration.ray_cluster import Cluster
 cluster = Cluster(None, 1)
-print('%s:%d' % cluster._address, flush=True)
+print('%s:%d' % cluster._address, os.environ['RAY_AUTH_MODE'], flush=True)
 input()
 cluster.close()
 """
 
 
-@pytest.mark.usefixtures("no_token")
-def test_a_program_that_has_imported_ray_before_starts_a_cluster_with_a_token() -> None:
-    first = "import os, ray\nray._raylet.get_authentication_mode()\n"
-    code = f"{first}{CLUSTER}print(os.environ['RAY_AUTH_MODE'])"
-    done = subprocess.run([sys.executable, "-c", code], input="\n", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "token"
-
-
 @contextlib.contextmanager
-def cluster(mode: str, token: str) -> Iterator[str]:
-    """Start a cluster in its own process, because Ray's authentication settings last for the process."""
-    variables = os.environ | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": token}
+def cluster(**variables: str) -> Iterator[list[str]]:
+    """Give address and mode of a cluster, which has a process of its own: Ray keeps its settings for that."""
     command = [sys.executable, "-c", CLUSTER]
     with subprocess.Popen(
-        command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, env=os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().split()
         process.communicate("\n")
+        assert process.returncode == 0

@@ -11,6 +11,7 @@ from reverie.testing.fingerprint import fingerprint, reproducible
 from reverie.utils.timestep import ActionSpec, ArraySpec
 
 from ..episodes.made import episode, plain
+from ..runs.fixtures import started_once
 from ..runs.helpers import (
     CARTPOLE,
     POPULATION,
@@ -46,7 +47,7 @@ def offline_run(episodes: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         "training.evaluation_interval=150",
         "training.evaluation_episodes=2",
     )
-    return start(tmp_path_factory.mktemp("offline") / "run", *OFFLINE, *settings)
+    return started_once(tmp_path_factory, "offline", *OFFLINE, *settings)
 
 
 def test_a_run_begins_with_its_prefill_spread_over_its_environments(episodes: Path, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from reverie.utils.errors import UserError
 from reverie.utils.ranks import ALONE, RANK_EXIT_CODE, Ranks
 from reverie.utils.timestep import ActionSpec
 
+from ..runs.fixtures import made_once
 from ..runs.forked_ranks import free_port
 from ..runs.helpers import (
     CATCH,
@@ -81,10 +82,12 @@ def codes(processes: list[Process]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def shared_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an uninterrupted run of two ranks and 200 steps."""
-    folder = tmp_path_factory.mktemp("shared") / "run"
-    assert codes(ranks_of(server, 2, *SHARED, f"run_dir={folder}")) == [0, 0]
-    return folder
+    """A run of two ranks, 200 steps in one go."""
+
+    def make(folder: Path) -> None:
+        assert codes(ranks_of(server, 2, *SHARED, f"run_dir={folder}")) == [0, 0]
+
+    return made_once(tmp_path_factory, "two_ranks", make)
 
 
 def test_ranks_count_the_steps_of_all_and_save_at_the_same_ones(shared_run: Path) -> None:
@@ -182,7 +185,7 @@ def test_ranks_wait_for_an_environment_that_is_slower_than_their_timeout(
     processes[1].wait_until(lambda: saved_steps(folder) == [100])
     worker, *_ = (pid for pid, line in processes_of(processes[1].pid) if "spawn_main" in line)
     os.kill(worker, signal.SIGSTOP)
-    time.sleep(20)
+    time.sleep(12)
     os.kill(worker, signal.SIGCONT)
     processes[0].send(signal.SIGTERM)
     assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2

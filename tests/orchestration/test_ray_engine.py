@@ -29,7 +29,8 @@ from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.seeding import seed_global
 from reverie.workflows.population import TrainPhase
 
-from ..runs.helpers import error_of, resume, start
+from ..runs.fixtures import started_once
+from ..runs.helpers import error_of, resume
 from ..runs.warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
 
 TINY = (
@@ -54,8 +55,8 @@ RAY = (*TINY, "engine=ray", "ray.workers=2", "ray.object_store_mib=80")
 
 @pytest.fixture(scope="module")
 def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run that all others must equal."""
-    return start(tmp_path_factory.mktemp("local") / "run", *TINY)
+    """The run that every other one has to equal."""
+    return started_once(tmp_path_factory, "local_engine", *TINY)
 
 
 def require_equal(run_dir: Path, local_run: Path) -> None:

@@ -15,6 +15,7 @@ from reverie.models import LEARNERS
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.fingerprint import reproducible
 
+from ..runs.fixtures import started_once
 from ..runs.helpers import (
     CARTPOLE,
     CATCH,
@@ -48,8 +49,8 @@ PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
 @pytest.fixture(scope="module")
 def half_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of the first 150 of 300 steps."""
-    return start(tmp_path_factory.mktemp("half") / "run", *CARTPOLE, "training.total_timesteps=150")
+    """The first 150 of 300 steps."""
+    return started_once(tmp_path_factory, "half", *CARTPOLE, "training.total_timesteps=150")
 
 
 @pytest.fixture(scope="module")
