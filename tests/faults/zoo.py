@@ -235,10 +235,10 @@ class Outcome:
 def separate_process() -> Iterator[Callable[..., Outcome]]:
     """Give each run of `outcome_of` its own process, because a fault's leftovers must not affect another run.
 
-    The processes are forked from one process that has only imported everything.
+    They are forked from one process that has made a short run without a fault.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["reverie.commands.certify", "torch._dynamo"])
+    context.set_forkserver_preload([f"{__package__}.warm"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         yield lambda *arguments: pool.submit(outcome_of, *arguments).result()
 
