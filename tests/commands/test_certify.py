@@ -171,7 +171,7 @@ def test_a_suggestion_is_not_longer_than_the_preset(samples: int, judged_from: i
 def test_a_short_certificate_of_a_preset_reaches_a_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = ("model=debug", "training.batch_size=2", "training.train_ratio=8")
+    small = ("model=debug", "controller.horizon=5", "training.batch_size=2", "training.train_ratio=3")
     run = ["experiment=dreamer_catch", "device=cpu", *small, f"run_dir={tmp_path / 'run'}"]
     with suppress(SystemExit):
         main([*run, "certify.steps=500"])

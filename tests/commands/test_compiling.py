@@ -17,13 +17,15 @@ from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 from ..runs.helpers import CATCH, error_of, saved_steps
 
+SHORT = (*CATCH, "training.total_timesteps=60")
+
 
 def test_without_a_compiler_a_run_is_not_compiled_and_stays_so(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    command = [sys.executable, "scripts/train.py", *SHORT, "compile=inductor", f"run_dir={run_dir}"]
     broken = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     subprocess.run(command, check=True, env=broken, capture_output=True)
-    assert saved_steps(run_dir)[-1] == 300
+    assert saved_steps(run_dir)[-1] == 60
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["compile"] == "none"
     log = (run_dir / "train.log").read_text()
     assert "WARNING compile=inductor fails here, using compile=none: " in log
@@ -35,7 +37,7 @@ def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> N
     compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
     compiler.write_text("#!/bin/sh\n[ -e $0.ran ] || { touch $0.ran; kill -INT $PPID; }\nkill -INT $$\n")
     compiler.chmod(0o755)
-    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    command = [sys.executable, "scripts/train.py", *SHORT, "compile=inductor", f"run_dir={run_dir}"]
     interrupted = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     ended = subprocess.run(command, env=interrupted, capture_output=True, text=True)
     assert ended.returncode == RESUME_ME_EXIT_CODE
@@ -51,7 +53,7 @@ def test_a_second_ctrl_c_while_compiling_exits_immediately_as_the_first_one_says
     # This compiler never finishes.
     compiler.write_text("#!/bin/sh\ntouch $0.ran\nexec sleep 1000\n")
     compiler.chmod(0o755)
-    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    command = [sys.executable, "scripts/train.py", *SHORT, "compile=inductor", f"run_dir={run_dir}"]
     slow = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 
     def wait_until(true: Callable[[], bool]) -> None:
@@ -79,7 +81,7 @@ def test_without_a_terminal_a_run_that_compiles_says_so(tmp_path: Path) -> None:
     compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
     compiler.write_text("#!/bin/sh\nsleep 60\nexit 1\n")
     compiler.chmod(0o755)
-    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    command = [sys.executable, "scripts/train.py", *SHORT, "compile=inductor", f"run_dir={run_dir}"]
     slow = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     with subprocess.Popen(command, env=slow, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr

@@ -15,7 +15,7 @@ import pytest
 
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
-from ..runs.helpers import CARTPOLE, CATCH, saved_steps
+from ..runs.helpers import CARTPOLE, CATCH, saved_steps, start
 from ..runs.warm import LONG_ENOUGH_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -64,8 +64,8 @@ def test_ctrl_c_ends_with_the_command_that_resumes_as_the_last_line(tmp_path: Pa
     wait_for_a_step(run_dir)
     os.killpg(process.pid, signal.SIGINT)
     shown = process.communicate()[0]
-    # A shell expects this from make.
-    assert process.returncode == -signal.SIGINT
+    assert f"continuing {run_dir}" not in shown
+    assert process.returncode == -signal.SIGINT  # as a shell expects it of make
     found = re.search(r"interrupted; continue with: (.+)$", shown.splitlines()[-1])
     assert found and saved_steps(run_dir)[-1] > 0
     last = saved_steps(run_dir)[-1] + 40
@@ -78,29 +78,29 @@ def test_make_first_continues_what_is_there_and_draws_the_report_of_a_finished_r
     tmp_path: Path,
 ) -> None:
     first = tmp_path / "first"
-    for arguments in (" ".join(CATCH[1:]), "", "training.total_timesteps=400"):
+    short = " ".join([*CATCH[1:], "training.total_timesteps=60"])
+    for arguments in (short, "", "training.total_timesteps=80"):
         process = make(tmp_path, "first", f"FIRST={first}", f"ARGS={arguments}")
         shown = process.communicate()[0]
         assert process.returncode == 0, shown
         assert "finished" in shown and (first / "report.html").stat().st_size
         (first / "report.html").unlink()
-    assert saved_steps(first)[-2:] == [300, 400]
+    assert saved_steps(first) == [60, 80]
 
 
 def test_the_same_make_train_again_resumes_a_finished_run_and_one_without_a_checkpoint(
     tmp_path: Path,
 ) -> None:
     run_dir = tmp_path / "run"
-    arguments = (*CARTPOLE[1:], "seed=3", "buffer=ram", "training.total_timesteps=60", f"run_dir={run_dir}")
-    for notice in ("", "resuming", "no checkpoint yet: the run starts again"):
-        process = make_train(tmp_path, *arguments)
+    settings = (*CARTPOLE[1:], "seed=3", "buffer=ram", "training.total_timesteps=60")
+    start(run_dir, CARTPOLE[0], *settings)
+    for notice in ("resuming", "no checkpoint yet: the run starts again"):
+        process = make_train(tmp_path, *settings, f"run_dir={run_dir}")
         shown = process.communicate()[0]
         assert process.returncode == 0, shown
-        assert notice in shown and (f"continuing {run_dir}." in shown) is bool(notice)
+        assert notice in shown and f"continuing {run_dir};" in shown
         assert "finished" in shown and saved_steps(run_dir) == [60]
-        if notice:
-            # This is the state after a kill before the first checkpoint.
-            shutil.rmtree(run_dir / "checkpoints")
+        shutil.rmtree(run_dir / "checkpoints")  # as after a kill before the first one
 
 
 def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(

@@ -75,7 +75,7 @@ def test_a_full_gpu_leaves_a_checkpoint_and_advice(
     monkeypatch.setattr(DreamerWorkflow, "update_world_model", runs_out)
     run_dir = tmp_path / "run"
     with pytest.raises(SystemExit) as stopped:
-        start(run_dir, *CATCH, f"training.overlap={overlap}")
+        start(run_dir, *CATCH, "training.total_timesteps=120", f"training.overlap={overlap}")
     assert stopped.value.code == GPU_MEMORY_EXIT_CODE
     log = (run_dir / "train.log").read_text()
     assert "Tried to allocate 2.00 GiB" in log and "plan.fit_gib" in log and "resume=" in log

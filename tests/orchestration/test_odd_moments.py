@@ -143,16 +143,15 @@ def test_an_evaluation_is_made_up_once_after_its_environments_crash_or_a_kill_be
 
 
 def test_the_best_checkpoint_is_written_once_and_kept_where_episodes_end_together(tmp_path: Path) -> None:
-    often = ("training.evaluation_interval=140", "training.evaluation_episodes=2")
-    few = ("training.checkpoint_interval=140", "training.keep_checkpoints=1", "training.total_timesteps=420")
+    often = ("training.evaluation_interval=84", "training.evaluation_episodes=2")
+    few = ("training.checkpoint_interval=84", "training.keep_checkpoints=1", "training.total_timesteps=252")
     run_dir = start(tmp_path / "run", *CATCH, *often, *few)
     written = [line for line in (run_dir / "train.log").read_text().splitlines() if ": checkpoint " in line]
     assert len(written) == 3
     tag = "evaluation/return_mean"
     returns = {line["step"]: line[tag] for line in metrics_of(run_dir) if tag in line}
-    # The first of equal returns wins.
-    best = max(returns, key=lambda step: returns[step])
-    assert saved_steps(run_dir) == sorted({int(best), 420})
+    best = max(returns, key=lambda step: returns[step])  # the first one
+    assert saved_steps(run_dir) == sorted({int(best), 252})
     assert [each.step for each in list_checkpoints(run_dir) if each.manifest()["best"]] == [best]
 
 
