@@ -25,20 +25,20 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .PHONY: help install train first test test-slow test-runs test-heapwatch gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
-	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides; the same command again resumes"
-	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html; continues what is there"
-	@echo "make test          the tests of every part, in minutes; they need no GPU"
-	@echo "make test-slow     whole runs, kills, leaks, ranks and compilers, and the tests of heapwatch"
-	@echo "make gpu           the tests that need a CUDA device"
-	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
-	@echo "make bench-peers   install the peers that make bench compares with, in an environment of their own"
-	@echo "make install       install in one go what the tests, lint and the site need"
-	@echo "make lint          ruff, pyright and the layers of the architecture"
-	@echo "make format        let ruff repair what it can"
-	@echo "make doctor        check this machine, with the repair for each finding"
-	@echo "make docs          build the site of docs/ into site/, without a network"
-	@echo "make docs-figures  draw the figures of README.md and docs/ again from their raw data"
-	@echo "make clean         remove caches and builds; keeps .venv and experiments/"
+	@echo "make train         record a video of the bundled agent, then train on Atari Pong (options: EXPERIMENT=dreamer_catch, ARGS=...). Repeat the command to resume"
+	@echo "make first         train on Catch (10 minutes on a CPU) and write experiments/first/report.html. Repeat the command to resume"
+	@echo "make test          run the tests of all parts, without a GPU, in minutes"
+	@echo "make test-slow     test whole runs, kills, leaks, ranks, compilers and heapwatch"
+	@echo "make gpu           run the tests that need a CUDA device"
+	@echo "make bench         measure speed and memory, compared with limits and installed peers"
+	@echo "make bench-peers   install the peers of make bench in a separate environment"
+	@echo "make install       install the packages of tests, lint and site at once"
+	@echo "make lint          run ruff, pyright, import-linter, and the budget and prose checks"
+	@echo "make format        format the code and apply ruff's fixes"
+	@echo "make doctor        check this machine, and suggest a fix for each problem"
+	@echo "make docs          build the documentation in site/, offline"
+	@echo "make docs-figures  redraw the figures of README.md and docs/ from their raw data"
+	@echo "make clean         remove caches and builds, but not .venv and experiments/"
 
 # Without --no-compile, pip would compile thousands of files that are never imported.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
@@ -59,15 +59,15 @@ $(SITE_READY): $(CORE)
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
-# All at once, which is sooner than one after the other; the targets then find nothing to install.
+# One installation is faster than three. The other targets then have nothing to install.
 install:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing Reverie, heapwatch, the tests' packages and the site's into .venv"
+	@echo "installing Reverie, heapwatch and the packages of tests and site into .venv"
 	@$(INSTALL) -e packages/heapwatch -e '.[dev,docs]'
 	@touch $(CORE) $(READY) $(SITE_READY)
 
-# The agent that comes with Reverie plays first, once; if it cannot, training begins all the same. The same command
-# again continues its run; another EXPERIMENT or other ARGS begin another one.
+# The bundled agent plays once before training. If that fails, training starts anyway. Repeating the command continues
+# the run, and another EXPERIMENT or other ARGS start a new one.
 train: $(CORE) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
 	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
@@ -84,10 +84,10 @@ first: $(CORE)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal $(ARGS)
 
-# `make -j2 test-slow` runs them side by side.
+# `make -j2 test-slow` runs both at the same time.
 test-slow: test-runs test-heapwatch
 
-# pytest ends with 5 if ARGS choose none of its tests.
+# pytest exits with 5 if ARGS select no test.
 test-runs: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and slow" -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
 
