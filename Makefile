@@ -17,6 +17,8 @@ SITE_READY := .venv/.docs
 WORKERS := $(shell expr 2 \* $$(nproc))
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
+JAX := .venv-peers-jax
+JAX_READY := .venv-peers-jax/.installed
 # Otherwise each of the hundreds of test processes would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
 # No notices of newer versions, because constraints.txt decides.
@@ -31,7 +33,7 @@ help:
 	@echo "make test-slow     test whole runs, kills, leaks, ranks, compilers and heapwatch"
 	@echo "make gpu           run the tests that need a CUDA device"
 	@echo "make bench         measure speed and memory, compared with limits and installed peers"
-	@echo "make bench-peers   install the peers of make bench in a separate environment"
+	@echo "make bench-peers   install the peers of make bench in separate environments"
 	@echo "make install       install the packages of tests, lint and site at once"
 	@echo "make lint          run ruff, pyright, import-linter, and the budget and prose checks"
 	@echo "make format        format the code and apply ruff's fixes"
@@ -101,13 +103,20 @@ gpu: $(READY)
 bench: $(READY)
 	$(BIN)/python scripts/benchmark.py $(ARGS)
 
-bench-peers: $(PEERS_READY)
+bench-peers: $(PEERS_READY) $(JAX_READY)
 
 # The same versions of torch, numpy and the emulator as ours. The peers choose all others.
 $(PEERS_READY): benchmarks/peers/requirements.txt constraints.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	grep -E '^(torch|numpy|gymnasium|ale-py|psutil)==' constraints.txt > $(PEERS)/constraints.txt
 	$(PEERS)/bin/python -m pip install -c $(PEERS)/constraints.txt -r benchmarks/peers/requirements.txt
+	@touch $@
+
+# The author's code runs without torch, so it has its own environment with JAX.
+$(JAX_READY): benchmarks/peers/requirements_jax.txt constraints.txt
+	test -x $(JAX)/bin/python || $(PYTHON) -m venv $(JAX)
+	grep -E '^(numpy|psutil)==' constraints.txt > $(JAX)/constraints.txt
+	$(JAX)/bin/python -m pip install -c $(JAX)/constraints.txt -r benchmarks/peers/requirements_jax.txt
 	@touch $@
 
 lint: $(READY) $(SITE_READY)

@@ -4,7 +4,6 @@ Without CUDA, two patches apply: autocast to float16 is off, so it computes in f
 pinned. Otherwise it runs unmodified on a CPU, uncompiled.
 """
 
-import subprocess
 import sys
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ import gymnasium as gym
 import hydra
 import numpy as np
 import torch
+from serve import commit_of
 from tensordict import TensorDict
 
 ACTIONS = 6
@@ -64,8 +64,5 @@ def build(options: dict[str, Any], cfg: Any) -> Any:
 
 def facts(options: dict[str, Any], agent: Any) -> dict[str, Any]:
     """Return the commit of the checkout, a marker for local changes, and the number of parameters."""
-    folder = options["checkout"]
-    git = ["git", f"--git-dir={folder}/.git", f"--work-tree={folder}", "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
     parameters = sum(parameter.numel() for parameter in agent._named_params.values())
-    return {"commit": commit or None, "parameters": parameters}
+    return {"commit": commit_of(options["checkout"]), "parameters": parameters}

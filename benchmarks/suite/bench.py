@@ -23,6 +23,13 @@ from reverie.workflows.world_models import DreamerWorkflow
 PEER_SCRIPTS = Path(__file__).parents[1] / "peers"
 PONG_ACTIONS = 6
 DECODER_FREE = "r2dreamer without decoder"
+JAX = "dreamerv3"
+_CHECKOUTS = {
+    "r2dreamer": ("dreamer.py", "NM512/r2dreamer"),
+    JAX: ("dreamerv3/agent.py", "danijar/dreamerv3"),
+}
+"""A file of the checkout, and the repository, of each peer without a package."""
+
 _PAPER_BATCH = ("training.batch_size=16", "training.sequence_length=64")
 _QUICK = (
     "model=debug",
@@ -63,6 +70,12 @@ class BenchConfig:
     r2dreamer: str | None = None
     """Checkout of github.com/NM512/r2dreamer, a peer without a package, or null to skip it."""
 
+    dreamerv3: str | None = None
+    """Checkout of github.com/danijar/dreamerv3, the author's JAX code (updates only), or null to skip it."""
+
+    dreamerv3_python: str = ".venv-peers-jax/bin/python"
+    """Interpreter of `dreamerv3`, with JAX."""
+
     def __post_init__(self) -> None:
         for name in ("repetitions", "threads"):
             value = getattr(self, name)
@@ -72,13 +85,15 @@ class BenchConfig:
             raise UserError(f"bench.block_seconds must not be negative, got {self.block_seconds:g}.")
         if self.out is not None and not Path(self.out).absolute().parent.is_dir():
             raise UserError(f"bench.out={self.out} is in a folder that does not exist. Create it first.")
-        if self.r2dreamer is not None and not self.peers:
-            raise UserError("bench.r2dreamer is a peer, but bench.peers=false excludes peers. Omit one.")
-        if self.r2dreamer is not None and not (Path(self.r2dreamer) / "dreamer.py").is_file():
-            raise UserError(
-                f"bench.r2dreamer={self.r2dreamer} contains no dreamer.py. Set the folder of a checkout of "
-                "github.com/NM512/r2dreamer."
-            )
+        for name, (file, repository) in _CHECKOUTS.items():
+            folder = getattr(self, name)
+            if folder is not None and not self.peers:
+                raise UserError(f"bench.{name} is a peer, but bench.peers=false excludes peers. Omit one.")
+            if folder is not None and not (Path(folder) / file).is_file():
+                raise UserError(
+                    f"bench.{name}={folder} contains no {file}. Set the folder of a checkout of "
+                    f"github.com/{repository}."
+                )
 
 
 @dataclass
@@ -130,37 +145,48 @@ class Bench:
         return build_workflow(config, pong_spec(num_envs))
 
     def dreamers(self, task: str, *, decoder_free: bool = False, **options: object) -> list[ProcessVariant]:
-        """Return the DreamerV3 peers: sheeprl, and r2dreamer if its checkout is set.
+        """Return the DreamerV3 peers: sheeprl, and r2dreamer and the author's code if they have checkouts.
 
         Args:
-            task: Suffix of the script names, after the peer's name.
+            task: Suffix of the script names, after the peer's name. The author's code only has `update`.
             decoder_free: Whether to add r2dreamer's default, which does less work.
             options: Options of the scripts, see `peers`.
         """
         found = self.peers("sheeprl", f"sheeprl_{task}", **options)
-        if self.settings.r2dreamer is None:
-            if found:
-                self._notice("no r2dreamer, the fastest peer: add bench.r2dreamer=<folder of a checkout>")
-            return found
-        checkout = str(Path(self.settings.r2dreamer).absolute())
-        losses = {"r2dreamer": "dreamer"} | ({DECODER_FREE: "r2dreamer"} if decoder_free else {})
-        for name, loss in losses.items():
-            found += self.peers(name, f"r2dreamer_{task}", checkout=checkout, rep_loss=loss, **options)
+        has_peers = bool(found)
+        if checkout := self._checkout("r2dreamer", has_peers, "the fastest peer on a CPU"):
+            losses = {"r2dreamer": "dreamer"} | ({DECODER_FREE: "r2dreamer"} if decoder_free else {})
+            for name, loss in losses.items():
+                found += self.peers(name, f"r2dreamer_{task}", checkout=checkout, rep_loss=loss, **options)
+        if task == "update" and (checkout := self._checkout(JAX, has_peers, "the author's JAX code")):
+            python = self.settings.dreamerv3_python
+            found += self.peers(JAX, f"{JAX}_{task}", python, checkout=checkout, **options)
         return found
 
-    def peers(self, name: str, script: str, **options: object) -> list[ProcessVariant]:
+    def _checkout(self, peer: str, has_peers: bool, role: str) -> str | None:
+        """Return the checkout of a peer without a package, or `None`, with a notice if `has_peers`."""
+        folder = getattr(self.settings, peer)
+        if folder is None and has_peers:
+            self._notice(f"no {peer}, {role}: add bench.{peer}=<folder of a checkout>")
+        return None if folder is None else str(Path(folder).absolute())
+
+    def peers(
+        self, name: str, script: str, interpreter: str | None = None, /, **options: object
+    ) -> list[ProcessVariant]:
         """Return the peer served by a script in benchmarks/peers, or an empty list with a notice.
 
         Args:
             name: Name of the variant.
             script: Name of the script, without .py.
+            interpreter: Python of this peer, or `None` for the common one.
             options: Options in addition to threads, device and precision.
         """
         if not self.settings.peers:
             return []
-        python = Path(self.settings.peers_python)
+        python = Path(interpreter or self.settings.peers_python)
         if not python.exists():
-            self._notice(f"no peers: {python} is missing. Run make bench-peers.")
+            missing = name if interpreter else "peers"
+            self._notice(f"no {missing}: {python} is missing. Run make bench-peers.")
             return []
         command = [str(python), str(PEER_SCRIPTS / f"{script}.py")]
         shared = {

@@ -114,6 +114,7 @@ def test_an_unknown_row_is_refused_with_the_nearest_name(capsys: pytest.CaptureF
         ("bench.repetitions=0", "bench.repetitions must be at least 1"),
         ("bench.out=no/such/folder/x.json", "is in a folder that does not exist"),
         ("bench.r2dreamer=nowhere", "bench.r2dreamer=nowhere contains no dreamer.py"),
+        ("bench.dreamerv3=nowhere", "bench.dreamerv3=nowhere contains no dreamerv3/agent.py"),
         ("bench.speed=1", "bench.speed=1 is not a setting of benchmark"),
         ("training.batch_size=0", "training.batch_size must be at least 1"),
     ],
@@ -126,12 +127,19 @@ def test_bad_input_is_told_in_one_sentence_before_anything_is_measured(
 
 @pytest.fixture
 def answering(tmp_path: Path) -> BenchConfig:
-    """Return settings with peers that only echo their options, and a folder that looks like a checkout."""
+    """Return settings with peers that only echo their options, and a folder that passes for all checkouts."""
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{ANSWER}")
     python.chmod(0o755)
-    (tmp_path / "dreamer.py").touch()
-    return BenchConfig(peers_python=str(python), r2dreamer=str(tmp_path))
+    (tmp_path / "dreamerv3").mkdir()
+    for file in ("dreamer.py", "dreamerv3/agent.py"):
+        (tmp_path / file).touch()
+    return BenchConfig(
+        peers_python=str(python),
+        r2dreamer=str(tmp_path),
+        dreamerv3=str(tmp_path),
+        dreamerv3_python=str(python),
+    )
 
 
 def started(bench: Bench, task: str, **options: Any) -> dict[str, dict[str, Any]]:
@@ -142,7 +150,7 @@ def started(bench: Bench, task: str, **options: Any) -> dict[str, dict[str, Any]
     return {peer.name: peer.facts for peer in peers}
 
 
-def test_a_checkout_of_r2dreamer_joins_with_our_work_and_with_its_decoder_free_default(
+def test_checkouts_join_with_our_work_and_r2dreamer_with_its_decoder_free_default_too(
     answering: BenchConfig,
 ) -> None:
     bench = Bench(answering, ["device=cpu", "precision=float32"])
@@ -151,26 +159,43 @@ def test_a_checkout_of_r2dreamer_joins_with_our_work_and_with_its_decoder_free_d
         "sheeprl": ("sheeprl_update.py", None),
         "r2dreamer": ("r2dreamer_update.py", "dreamer"),
         "r2dreamer without decoder": ("r2dreamer_update.py", "r2dreamer"),
+        "dreamerv3": ("dreamerv3_update.py", None),
     }
     assert all(facts["size"] == "1M" and facts["precision"] == "32-true" for facts in facts_of.values())
-    assert facts_of["r2dreamer"]["checkout"] == answering.r2dreamer
+    assert facts_of["r2dreamer"]["checkout"] == facts_of["dreamerv3"]["checkout"] == answering.r2dreamer
     assert list(started(bench, "policy")) == ["sheeprl", "r2dreamer"] and not bench.notices
 
 
-def test_peers_without_the_fastest_one_are_said_to_be_so_once(answering: BenchConfig) -> None:
-    bench = Bench(dataclasses.replace(answering, r2dreamer=None), ["device=cpu"])
+def test_peers_without_a_checkout_are_reported_once(answering: BenchConfig) -> None:
+    bench = Bench(dataclasses.replace(answering, r2dreamer=None, dreamerv3=None), ["device=cpu"])
     assert [*started(bench, "update"), *started(bench, "policy")] == ["sheeprl", "sheeprl"]
-    assert bench.notices == ["no r2dreamer, the fastest peer: add bench.r2dreamer=<folder of a checkout>"]
+    assert bench.notices == [
+        "no r2dreamer, the fastest peer on a CPU: add bench.r2dreamer=<folder of a checkout>",
+        "no dreamerv3, the author's JAX code: add bench.dreamerv3=<folder of a checkout>",
+    ]
 
 
-def test_a_checkout_is_refused_where_no_peers_are_measured(answering: BenchConfig) -> None:
-    with pytest.raises(UserError, match="excludes peers"):
-        dataclasses.replace(answering, peers=False)
+def test_the_jax_peer_runs_without_the_environment_of_the_others_and_needs_its_own(
+    answering: BenchConfig,
+) -> None:
+    bench = Bench(dataclasses.replace(answering, peers_python="no/python", r2dreamer=None), ["device=cpu"])
+    assert [*started(bench, "update")] == ["dreamerv3"]
+    bench = Bench(dataclasses.replace(answering, dreamerv3_python="no/jax", r2dreamer=None), ["device=cpu"])
+    assert [*started(bench, "update")] == ["sheeprl"]
+    assert "no dreamerv3: no/jax is missing. Run make bench-peers." in bench.notices
+
+
+@pytest.mark.parametrize("peer", ["r2dreamer", "dreamerv3"])
+def test_a_checkout_is_refused_where_no_peers_are_measured(peer: str, answering: BenchConfig) -> None:
+    both = dict.fromkeys(("r2dreamer", "dreamerv3"))
+    with pytest.raises(UserError, match=f"bench.{peer} is a peer.*excludes peers"):
+        dataclasses.replace(answering, **both | {peer: getattr(answering, peer)}, peers=False)
 
 
 def test_the_scripts_that_the_suite_names_exist() -> None:
     tasks = ("update", "policy", "run")
     names = [f"{peer}_{task}.py" for peer in ("sheeprl", "r2dreamer") for task in tasks]
+    names.append("dreamerv3_update.py")
     assert [name for name in names if not (PEER_SCRIPTS / name).is_file()] == []
 
 

@@ -20,7 +20,7 @@ TARGETS = {
 }
 """Minimal ratio of a peer's time or memory, for the same work, to ours."""
 
-SAME_WORK = ("sheeprl", "r2dreamer")
+SAME_WORK = ("sheeprl", "r2dreamer", "dreamerv3")
 
 
 def main() -> None:
