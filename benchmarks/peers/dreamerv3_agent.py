@@ -30,7 +30,8 @@ class JAXServer(BlockServer):
         super().__init__()
         # XLA reads the size of its thread pool when JAX computes for the first time. A flag in XLA_FLAGS
         # would be lost, because the checkout overwrites that variable.
-        os.environ["NPROC"] = str(self.options["threads"])
+        if self.device == "cpu":
+            os.environ["NPROC"] = str(self.options["threads"])
 
     def peak_mb(self) -> float:
         """Return the peak memory in MB of 1e6 bytes. JAX cannot reset it on a GPU."""

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import h100
 from benchmarks.suite import main
 from benchmarks.suite.bench import PEER_SCRIPTS, Bench, BenchConfig
 from benchmarks.suite.replay import Feeder
@@ -18,6 +21,10 @@ from reverie.utils.errors import UserError
 from ..runs.fixtures import made_once
 from ..runs.helpers import error_of
 
+ROOT = Path(__file__).parents[2]
+MARKDOWN = ROOT / "docs/results/performance/scripts/markdown.py"
+CHECKOUT = Path(os.environ.get("DREAMERV3", ROOT.parent / "dreamerv3"))
+JAX_PYTHON = str(ROOT / ".venv-peers-jax/bin/python")
 QUICK = (
     "device=cpu",
     # The runtime type checks of the tests cannot be compiled.
@@ -197,6 +204,35 @@ def test_the_scripts_that_the_suite_names_exist() -> None:
     names = [f"{peer}_{task}.py" for peer in ("sheeprl", "r2dreamer") for task in tasks]
     names.append("dreamerv3_update.py")
     assert [name for name in names if not (PEER_SCRIPTS / name).is_file()] == []
+
+
+@pytest.mark.skipif(
+    not (CHECKOUT / "dreamerv3" / "agent.py").is_file() or not Path(JAX_PYTHON).exists(),
+    reason="needs `make bench-peers` and a checkout of danijar/dreamerv3 next to this one, or as DREAMERV3",
+)
+def test_the_author_s_code_learns_from_a_batch_of_the_suite() -> None:
+    settings = BenchConfig(
+        quick=True, dreamerv3=str(CHECKOUT), dreamerv3_python=JAX_PYTHON, peers_python="no"
+    )
+    [peer] = Bench(settings, ["device=cpu", "precision=float32"]).dreamers("update", size="1M")
+    try:
+        [seconds] = peer.block(0.0)
+    finally:
+        peer.close()
+    assert seconds > 0 and peer.facts["parameters"] > 0 and "jax" in peer.facts["versions"]
+
+
+def test_a_target_counts_against_the_fastest_peer_that_does_the_same_work() -> None:
+    target_line = runpy.run_path(str(MARKDOWN))["target_line"]
+    times = {"reverie": 1.0, "r2dreamer": 2.5, "r2dreamer without decoder": 1.5, "dreamerv3": 2.25}
+    group = [{"variant": name, "median": seconds, "ratio": {}} for name, seconds in times.items()]
+    assert target_line("update", 2.0, group) == "| `update` at least 2 | dreamerv3 | 2.25 | met |"
+
+
+def test_the_files_of_gpu_tests_for_a_lease_have_gpu_tests() -> None:
+    paths = [ROOT / path for path in h100.TESTS]
+    files = {path: path.rglob("test_*.py") if path.is_dir() else [path] for path in paths}
+    assert all(any("mark.gpu" in file.read_text() for file in found) for found in files.values())
 
 
 def test_rows_with_commas_alone_are_no_rows() -> None:
