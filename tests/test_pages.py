@@ -187,7 +187,7 @@ def test_the_files_that_explain_the_code_name_files_that_exist(page: str) -> Non
 
 def test_each_setting_is_once_on_its_page_with_its_meaning() -> None:
     page = HOOK["settings_page"]()
-    entry = r"^#### `([\w.]+)` \{#\1\}\n\n[^`\n]+, default `(.*?)`(?:, (.*))?\n\{ \.setting \}\n\n(.*)$"
+    entry = r"^### `([\w.]+)` \{#\1\}\n\n[^`\n]+, default `(.*?)`(?:, (.*))?\n\{ \.setting \}\n\n(.*)$"
     entries = re.findall(entry, page, re.MULTILINE)
     assert sorted(key for key, *_ in entries) == sorted(setting_types())
     composed = {

@@ -101,7 +101,7 @@ def _entry(key: str, value: Any, bounds: str, text: str) -> str:
     owners = [schema for schema in SCHEMAS.values() if key in setting_types(schema)]
     only = " Only for populations." if owners == [PopulationTrainConfig] and "." in key else ""
     facts = f"{takes}, default `{_shown(value)}`{f', {bounds}' if bounds else ''}"
-    return f"#### `{key}` {{#{key}}}\n\n{facts}\n{{ .setting }}\n\n{text}{only}\n"
+    return f"### `{key}` {{#{key}}}\n\n{facts}\n{{ .setting }}\n\n{text}{only}\n"
 
 
 def _bounds(key: str, part: Any, name: str) -> str:

@@ -53,7 +53,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Point links to files outside of the site at the repository, or show only their names without one."""
+    """Point links to files outside of the site at the repository, or show only their names without one.
+
+    The home page uses the whole width. Front matter would say so too, but GitHub shows that as a table.
+    """
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
     pages = {file.src_uri for file in files if not file.inclusion.is_excluded()}
     folder = Path("docs", page.file.src_uri).parent
 
@@ -71,6 +76,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"`{path}`" if text.strip("`") in (target, str(path)) else f"{text} (`{path}`)"
 
     return _LINK.sub(rewrite, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the dialog of the search, which the theme leaves without a name."""
+    return output.replace('role="dialog">', 'role="dialog" aria-label="Search">')
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
+    """List only the sections of the settings next to their page, not each of them."""
+    if page.file.src_uri == "settings.md":
+        for section in page.toc.items[0].children:
+            section.children.clear()
+    return context
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
