@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else _fenced(source, ".python"))
-        for output in cell.get("outputs", ()):
+        for output in _merged(cell.get("outputs", ())):
             if picture := output.get("data", {}).get("image/png"):
                 name = f"{path.stem}_{len(pictures)}.png"
                 pictures[name] = base64.b64decode(picture)
@@ -24,6 +26,15 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
             elif text := _text_of(output):
                 parts.append(_fenced(text, ".text .output"))
     return "\n\n".join(parts) + "\n", pictures
+
+
+def _merged(outputs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the outputs of a cell, with the lines of a stream as one: a log writes each on its own."""
+    for kind, group in groupby(outputs, lambda output: output.get("name")):
+        if kind is None:
+            yield from group
+        else:
+            yield {"output_type": "stream", "text": "".join("".join(each["text"]) for each in group)}
 
 
 def _text_of(output: dict[str, Any]) -> str:
