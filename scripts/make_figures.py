@@ -39,7 +39,12 @@ WIDEST_SMOOTHING = 20  # episodes of the running mean, fewer where there are few
 GRID_POINTS = 200
 # At 8 inches, text of 10 points is 12 pixels high on the site, which shows figures 700 pixels wide.
 WIDTH = 8.0
-STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.spines.top": False, "axes.spines.right": False}
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 STYLE |= {"axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True, "savefig.dpi": 200}
 SEEDS_LEGEND = "line: mean of the seeds\nband: lowest to highest seed"
 EPISODES_LEGEND = "One seed each. Line: running mean of the returns. Band: their 10th to 90th percentile."
