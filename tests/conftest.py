@@ -31,7 +31,7 @@ SLOW = (
     "workflows/test_ranks.py",
 )
 IS_SLOW_TIER = {"not gpu and not slow": False, "not gpu and slow": True}
-"""What `make` selects with `-m`: whether it is the slow tier."""
+"""Whether the `-m` expression of a `make` target selects the slow tier."""
 WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
 torch.set_num_threads(1)
@@ -52,12 +52,12 @@ def fixed_seed() -> None:
 
 
 def is_slow(path: Path) -> bool:
-    """Return whether a file of tests belongs to the slow tier, as all of heapwatch's do."""
+    """Return whether a test file belongs to the slow tier. All tests of heapwatch do."""
     return TESTS not in path.parents or path.relative_to(TESTS).as_posix().startswith(SLOW)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files of the other tier: each worker would import them to deselect all of their tests."""
+    """Skip the files of the other tier, which each worker would import only to deselect their tests."""
     wanted = IS_SLOW_TIER.get(config.option.markexpr)
     if wanted is None or collection_path.suffix != ".py":
         return None

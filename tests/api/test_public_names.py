@@ -103,7 +103,7 @@ def test_a_public_name_and_each_of_its_methods_has_a_docstring_of_its_own(name: 
 
 HEAVY = ("ale_py", "av", "fsspec", "gymnasium", "hydra", "matplotlib", "numpy", "omegaconf", "PIL", "ray")
 HEAVY += ("scipy", "tensorboard", "torch", "torch._dynamo", "wandb")
-LOADING = {"ale_py", "fsspec", "gymnasium", "hydra", "numpy", "omegaconf", "PIL", "torch"}
+LOADING = {"ale_py", "gymnasium", "hydra", "numpy", "omegaconf", "PIL", "torch"}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def test_ctrl_c_ends_with_the_command_that_resumes_as_the_last_line(tmp_path: Pa
     os.killpg(process.pid, signal.SIGINT)
     shown = process.communicate()[0]
     assert f"continuing {run_dir}" not in shown
-    assert process.returncode == -signal.SIGINT  # as a shell expects it of make
+    # A shell expects this from make.
+    assert process.returncode == -signal.SIGINT
     found = re.search(r"interrupted; continue with: (.+)$", shown.splitlines()[-1])
     assert found and saved_steps(run_dir)[-1] > 0
     last = saved_steps(run_dir)[-1] + 40
@@ -98,9 +99,10 @@ def test_the_same_make_train_again_resumes_a_finished_run_and_one_without_a_chec
         process = make_train(tmp_path, *settings, f"run_dir={run_dir}")
         shown = process.communicate()[0]
         assert process.returncode == 0, shown
-        assert notice in shown and f"continuing {run_dir};" in shown
+        assert notice in shown and f"continuing {run_dir}." in shown
         assert "finished" in shown and saved_steps(run_dir) == [60]
-        shutil.rmtree(run_dir / "checkpoints")  # as after a kill before the first one
+        # This is the state after a kill before the first checkpoint.
+        shutil.rmtree(run_dir / "checkpoints")
 
 
 def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(

@@ -1,4 +1,4 @@
-"""A short run at import, in the process that forks the runs of the zoo: they find all loaded and planned."""
+"""Make a short run at import, so that the forked runs of the zoo find modules and plan in memory."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -235,7 +235,7 @@ class Outcome:
 def separate_process() -> Iterator[Callable[..., Outcome]]:
     """Give each run of `outcome_of` its own process, because a fault's leftovers must not affect another run.
 
-    They are forked from one process that has made a short run without a fault.
+    The processes are forked from one process that has made a short run without a fault.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"{__package__}.warm"])

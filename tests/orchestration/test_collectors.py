@@ -63,7 +63,7 @@ COLLECTED = (
 
 @pytest.fixture(scope="module")
 def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of which a collector was killed."""
+    """Return a finished run in which a collector was killed."""
     return made_once(tmp_path_factory, "collected", lambda folder: run_with_a_kill(server, folder))
 
 
@@ -79,7 +79,7 @@ def run_with_a_kill(server: Server, run_dir: Path) -> None:
     # This fails if a cluster process is still alive.
     ended = process.end()
     assert ended.code == 0, ended.error
-    assert "A new one begins new episodes there" in ended.error
+    assert "Restarted with new episodes." in ended.error
 
 
 def require_exact_ratio(run_dir: Path, step: int) -> None:
@@ -231,7 +231,10 @@ cluster.close()
 
 @contextlib.contextmanager
 def cluster(**variables: str) -> Iterator[list[str]]:
-    """Give address and mode of a cluster, which has a process of its own: Ray keeps its settings for that."""
+    """Start a cluster in its own process, because Ray's authentication settings last for the process.
+
+    Yields its address and authentication mode.
+    """
     command = [sys.executable, "-c", CLUSTER]
     with subprocess.Popen(
         command, env=os.environ | variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

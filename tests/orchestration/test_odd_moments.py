@@ -150,7 +150,8 @@ def test_the_best_checkpoint_is_written_once_and_kept_where_episodes_end_togethe
     assert len(written) == 3
     tag = "evaluation/return_mean"
     returns = {line["step"]: line[tag] for line in metrics_of(run_dir) if tag in line}
-    best = max(returns, key=lambda step: returns[step])  # the first one
+    # The first of equal returns wins.
+    best = max(returns, key=lambda step: returns[step])
     assert saved_steps(run_dir) == sorted({int(best), 252})
     assert [each.step for each in list_checkpoints(run_dir) if each.manifest()["best"]] == [best]
 

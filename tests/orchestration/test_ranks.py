@@ -82,7 +82,7 @@ def codes(processes: list[Process]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def shared_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks, 200 steps in one go."""
+    """Return an uninterrupted run of two ranks and 200 steps."""
 
     def make(folder: Path) -> None:
         assert codes(ranks_of(server, 2, *SHARED, f"run_dir={folder}")) == [0, 0]

@@ -55,7 +55,7 @@ RAY = (*TINY, "engine=ray", "ray.workers=2", "ray.object_store_mib=80")
 
 @pytest.fixture(scope="module")
 def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that every other one has to equal."""
+    """Return the run that all others must equal."""
     return started_once(tmp_path_factory, "local_engine", *TINY)
 
 

@@ -49,7 +49,7 @@ PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
 @pytest.fixture(scope="module")
 def half_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first 150 of 300 steps."""
+    """Return a run of the first 150 of 300 steps."""
     return started_once(tmp_path_factory, "half", *CARTPOLE, "training.total_timesteps=150")
 
 

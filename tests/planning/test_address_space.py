@@ -42,7 +42,7 @@ print(json.dumps({"plan": plan, "codes": codes, "left": left, "peak": peak}))
 
 
 def limited(limit: int, *command: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python below `ulimit -v`, whose soft limit the program may change."""
+    """Run Python under `ulimit -v`, whose soft limit the program may change."""
     shell = ["bash", "-c", f'ulimit -Sv {limit // 1024}; exec "$@"', "bash"]
     return subprocess.run([*shell, sys.executable, *command], capture_output=True, text=True)
 

@@ -51,7 +51,7 @@ Measured = Callable[..., dict[str, int]]
 def measured_update(server: Server) -> Measured:
     """Measure an update once for each set of overrides.
 
-    Each has a process of its own, because the checks of shapes that tests switch on hold arguments longer.
+    Each measurement has a separate process, because the tests' shape checks keep arguments alive longer.
     """
     found: dict[tuple[str, ...], dict[str, int]] = {}
 
@@ -118,7 +118,7 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
 @pytest.mark.parametrize(
     ("experiment", "batch_size", "planned_bytes"),
     [
-        # Pictures go through the networks in groups, so their plan takes as many operators as there are.
+        # Images go through the networks in groups, so the plan of a large batch has many operators.
         pytest.param("dreamer_ataripong", 60, 300_000_000, id="images"),
         pytest.param("dreamer_cartpole", 2000, 3_000_000_000, id="vectors"),
     ],
@@ -138,8 +138,10 @@ def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size(
         assert in_use.peak > 0
         return in_use.peak - before
 
-    peak_rise(1, 0)  # torch's shape functions, imported once
-    assert peak_rise(batch_size, planned_bytes) < 30_000_000  # Python's objects: a graph without tensors
+    # This imports torch's shape functions once.
+    peak_rise(1, 0)
+    # The memory is used by Python objects: a graph without tensor data.
+    assert peak_rise(batch_size, planned_bytes) < 30_000_000
 
 
 @pytest.mark.parametrize("experiment", ["dreamer_catch", "dreamer_cartpole"])

@@ -30,7 +30,8 @@ TIMEOUT = 300.0
 def main(folder: str, module: str, precision: str, *sizes: str) -> None:
     """Load everything once, and fork the ranks of each size with the environment of `torchrun`."""
     torch.set_num_threads(1)
-    if module.endswith("_compiled"):  # once for all ranks, and with the torch that has float32
+    # A compiling rank would import it again, and with float64 for float32.
+    if module.endswith("_compiled"):
         import_module("torch._dynamo")
     with float64_for_float32() if precision == "float64" else contextlib.nullcontext():
         everything = import_module(module).everything

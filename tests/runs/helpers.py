@@ -81,17 +81,14 @@ POPULATION = (
     "training.batch_size=8",
     "training.learning_starts=100",
 )
-QUICK_COMPILER = {"CXX": str(Path(__file__).with_name("quick-g++"))}
-"""Has torch's compiler take a third of the time."""
-
 CATCH_STEPS = 7
 """Number of actions in each Catch episode."""
 
 
 def start(run_dir: Path, *overrides: str) -> Path:
-    """Make a run in this process, as the command line does, and return its folder.
+    """Make a run in this process, like the command line, and return its folder.
 
-    Without Hydra's job around it, which would compose the configuration three more times, for a second.
+    Hydra's job is left out, because it would compose the configuration three more times.
     """
     with exit_on_user_error():
         train(*checked_run([*overrides, f"run_dir={run_dir}"]))

@@ -106,12 +106,12 @@ class Server:
         """Start `train`, `train_as_on_macos`, `evaluate`, `plan`, `certify` or `script` with arguments.
 
         Args:
-            command: As on a command line. `script` takes the path of a program and its arguments; torch's
-                compiler hangs in a forked process.
-            folder: Where.
-            file_bytes: The size that no file may pass.
-            obeys_permissions: Whether it may not write where nobody may, even for root.
-            environment: Further variables.
+            command: Command line. `script` is followed by the path of a program and its arguments, which must
+                not compile: torch's compiler hangs in a forked process.
+            folder: Working directory.
+            file_bytes: Maximal size of a file.
+            obeys_permissions: Whether the process gives up root's right to ignore permissions.
+            environment: Additional variables.
         """
         pipes = [os.pipe(), os.pipe()]
         request = {

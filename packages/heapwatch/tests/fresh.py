@@ -11,9 +11,8 @@ T = TypeVar("T")
 def in_a_fresh_process(call: Callable[[], T]) -> T:
     """Return the result of a module's function in a fresh process, or raise its exception.
 
-    What other tests have left behind in this process, caches, threads, freed room and millions of objects,
-    changes what is counted and how long a search takes. Fresh processes are forked from one that has imported
-    torch, and done nothing.
+    Caches, threads, freed memory and millions of objects from earlier tests would change counts and search
+    times. Fresh processes are forked from one that has only imported torch.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "hypothesis", "pytest", "heapwatch"])

@@ -1,4 +1,4 @@
-"""A program that nobody edited does the same under `heapwatch`, and what it leaks has a name."""
+"""An unmodified program behaves the same under `heapwatch`, and its leaks are attributed to a holder."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def read(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "report" / WATCH_JSON).read_text())
 
 
-def test_a_watched_program_does_what_it_does_without(tmp_path: Path) -> None:
+def test_a_watched_program_behaves_as_without_a_watch(tmp_path: Path) -> None:
     write(tmp_path, TRAIN)
     alone, seen = python(tmp_path, "train.py", "400"), python(tmp_path, *WATCH, "train.py", "400")
     assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode) and alone.returncode == 3
@@ -72,7 +72,7 @@ def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> N
 
 
 def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
-    # What it keeps is named, and is not called a leak: it could be loading.
+    # The growth has a holder but is not called a leak, because it may be loading.
     write(
         tmp_path,
         """
@@ -191,18 +191,20 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "No program is named"),
+        ((), "No program is given"),
         (("no.py",), "There is no script no.py"),
         (("-m", "no.module"), "-m no.module finds no module to run"),
-        (("-m", "email"), "-m email finds no module to run"),  # a package without __main__
-        (("-m", "sys"), "-m sys finds no module to run"),  # it has no code of Python
+        # This package has no __main__.
+        (("-m", "email"), "-m email finds no module to run"),
+        # This module has no Python code.
+        (("-m", "sys"), "-m sys finds no module to run"),
         (("-m", "this.py"), "-m this.py finds no module to run"),
-        (("--at", "x:y", __file__), "--at=x:y leads to no function (there is no module x)"),
-        (("--at", "this", __file__), "--at=this names no function"),
-        (("--at", "this.py:c", __file__), "--at=this.py:c leads to no function (there is no module this.py)"),
+        (("--at", "x:y", __file__), "--at=x:y is not a function (there is no module x)"),
+        (("--at", "this", __file__), "--at=this is not a function"),
+        (("--at", "this.py:c", __file__), "--at=this.py:c is not a function (there is no module this.py)"),
         (("--at", f"{Path(__file__).stem}:write", __file__), "(it is in the program itself"),
-        (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
-        (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
+        (("--at", "math:pi", __file__), "--at=math:pi is not a function (it is of type float)"),
+        (("--at", "fractions:Fraction", __file__), "is not a function (it is of type ABCMeta)"),
         (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
         (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
         (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
@@ -222,7 +224,8 @@ def test_wrong_use_is_one_sentence(
         command.main()
     shown = capsys.readouterr().err
     assert ended.value.code == 2 and sentence in shown and shown.count("\n") == 1
-    assert not os.listdir(tmp_path) and "this" not in sys.modules  # nothing is left behind, nothing has run
+    # No files remain, and the module was not executed.
+    assert not os.listdir(tmp_path) and "this" not in sys.modules
 
 
 def test_at_is_named_as_it_was_typed_and_a_module_that_fails_is_no_traceback(
@@ -234,6 +237,6 @@ def test_at_is_named_as_it_was_typed_and_a_module_that_fails_is_no_traceback(
         ("x:y", "there is no module x"),
         ("ends_at_once:f", "SystemExit: own (ends_at_once.py, line 2)"),
     ):
-        with pytest.raises(UsageError, match=re.escape(f"at={place} leads to no function ({why})")) as raised:
+        with pytest.raises(UsageError, match=re.escape(f"at={place} is not a function ({why})")) as raised:
             Watch(at=place)
         assert str(raised.value).startswith("at=")

@@ -28,12 +28,13 @@ def nothing_held() -> Iterator[None]:
     HELD.clear()
 
 
-def test_the_clock_counts_until_the_first_step_which_begins_anew() -> None:
+def test_the_clock_counts_until_the_first_step_restarts_the_watch() -> None:
     seen: list[str] = []
 
     def sample(step: int) -> int:
         seen.append(f"sample {step}")
-        phase._tick()  # asked for during a search through the heap
+        # The tick was requested during a heap search.
+        phase._tick()
         return step + 1
 
     phase = Phase(sample, lambda step: seen.append("begin"), seconds=0.5)
@@ -42,7 +43,8 @@ def test_the_clock_counts_until_the_first_step_which_begins_anew() -> None:
     phase._tick()
     assert seen == ["sample 1"] and phase.is_timed
     phase._after_step(optimizer, (), {})
-    phase._tick()  # a pause: it starts nothing anew
+    # During a pause, a tick does not restart anything.
+    phase._tick()
     phase._after_step(optimizer, (), {})
     assert seen == ["sample 1", "begin", "sample 2", "sample 3"] and not phase.is_timed
 
@@ -66,7 +68,7 @@ def test_the_clock_waits_for_an_import(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class Stop(Exception):
-    """As of a timer that a program sets itself."""
+    """Like the exception of a timer that a program sets."""
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Stop])
@@ -114,7 +116,7 @@ def test_threads_do_not_sample_at_once() -> None:
     assert seen == [1]
 
 
-def test_what_waits_for_the_main_thread_outlives_its_phase() -> None:
+def test_a_pending_call_of_the_main_thread_outlives_its_phase() -> None:
     waits: list[Any] = []
 
     def train() -> None:
@@ -132,7 +134,8 @@ def test_what_waits_for_the_main_thread_outlives_its_phase() -> None:
 
     thread = threading.Thread(target=train)
     thread.start()
-    thread.join()  # here it waits: no instruction of the main thread ends before
+    # The main thread waits here without finishing an instruction.
+    thread.join()
     assert waits[1] is not None
 
 
@@ -152,7 +155,7 @@ def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
             step()
     finally:
         phase.stop()
-    # The clock may count, too, while the first step takes long.
+    # The clock may also count while the first step is slow.
     assert len(compiled) >= 3 and not any(compiled)
 
 

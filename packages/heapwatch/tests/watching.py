@@ -25,8 +25,10 @@ def feed(watch: Watch, grow: Any, steps: range) -> None:
     """Make further steps."""
     for step in steps:
         grow(step)
-        watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
-        watch._sampled_at = time.perf_counter()  # whatever else the machine did
+        # A sample is due after each step.
+        watch._stride, watch._next_step, watch._distance = 1, step, 0.0
+        # The load of the machine must not matter.
+        watch._sampled_at = time.perf_counter()
         watch.sample(step)
 
 
