@@ -35,16 +35,16 @@ class Agent:
 
     def __init__(self, config: TrainConfig, workflow: Workflow, step: int | None, seed: int = 0) -> None:
         self.step = step
-        """Number of agent steps of training; None if unknown."""
+        """Number of agent steps of training, or None if unknown."""
 
         self._config, self._spec = config, replace(workflow.env, num_envs=1)
         self._policy = workflow.eval_policy(1, named_seed(seed, "evaluate"), sample=True)
         env = self.make_env()
         self.observation_space: spaces.Space[Any] = env.observation_space
-        """The environment's unmodified observation space, whose elements `act` accepts."""
+        """The environment's unmodified observation space. `act` accepts its elements."""
 
         self.action_space: spaces.Space[Any] = env.action_space
-        """The environment's unmodified action space, whose elements `act` returns."""
+        """The environment's unmodified action space. `act` returns its elements."""
 
         env.close()
         self.reset()
@@ -59,7 +59,7 @@ class Agent:
 
     @property
     def world_model(self) -> WorldModel:
-        """The agent's world model, not a copy; training it changes the agent.
+        """The agent's world model, not a copy. Training it changes the agent.
 
         Raises:
             UserError: If the agent is from a population, which has no world model.

@@ -55,7 +55,7 @@ class EnvReport:
 
     name: str
     spec: EnvSpec | None = None
-    """Observations and actions for the networks, with one environment; None if they are not supported."""
+    """Observations and actions for the networks, with one environment, or None if they are not supported."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     """Name and use of each part of the environment."""
@@ -213,7 +213,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         return env
     view, space = gymnasium.Wrapper(env), env.observation_space
 
-    # The checker inspects the signature, which `wraps` preserves.
+    # The checker inspects the signature. `wraps` preserves it.
     @wraps(env.reset)
     def reset(*args: Any, **kwargs: Any) -> Any:
         return _taken(space, env.reset(*args, **kwargs))
@@ -224,7 +224,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _taken(space: spaces.Space[Any], result: Any) -> Any:
-    """Convert a result of `reset` or `step` like training does; the checker handles malformed results."""
+    """Convert a result of `reset` or `step` like training does. The checker handles malformed results."""
     if isinstance(result, tuple):
         match result:
             case (observation, dict()):

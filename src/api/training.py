@@ -63,7 +63,7 @@ class Run:
             repair = 'Pass the folder of a run, e.g. reverie.Run("experiments/<run>")'
             raise UserError(f"{self.run_dir} has no {METRICS_FILE}. {repair}.")
         lines = read_lines(self.run_dir / METRICS_FILE)
-        # JSON does not support non-finite numbers, which are stored as strings.
+        # JSON does not support non-finite numbers, so they are stored as strings.
         return [{tag: float(value) for tag, value in line.items()} for line in lines]
 
 
@@ -177,7 +177,7 @@ def _takes_two(callback: object) -> bool:
 
 
 def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:
-    """Return `checked_run` for the caller's environment; raise a `UserError` if the run has another one."""
+    """Return `checked_run` for the caller's environment. Raise a `UserError` if the run has another one."""
     resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
     is_continued = resume is not None and not holds_networks_alone(str(resume))
     suite, env_id = suite_and_id(env, unknown_maker_of(str(resume)) if is_continued else None)

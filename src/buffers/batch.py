@@ -1,6 +1,6 @@
 """Batches of windows. A window has consecutive records (see `utils/timestep.py`) of one environment's stream.
 
-The model step for column t uses the action of column t - 1; where `is_first`, it ignores this action and its
+The model step for column t uses the action of column t - 1. Where `is_first`, it ignores this action and its
 state. Column 0 provides only its stored latent and its action. Columns 1 to T are trained.
 """
 
@@ -19,7 +19,7 @@ class StoredLatent:
     """Detached latent states in the buffer's format, one per row."""
 
     deter: Float[Tensor, "batch deter"]
-    """Any float dtype when added to the buffer; `buffer.latent_dtype` when read."""
+    """Any float dtype when added to the buffer, and `buffer.latent_dtype` when read."""
 
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
@@ -30,16 +30,16 @@ class EpisodeRecords:
     """A complete episode in the arrival convention: n actions make n + 1 records."""
 
     observation: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Each key in the dtype of its spec; the last row is the final observation."""
+    """Each key in the dtype of its spec. The last row is the final observation."""
 
     action: Float32[np.ndarray, "records action"]
-    """Chosen after seeing each record; the last row is never executed and stored as zeros."""
+    """Chosen after seeing each record. The last row is never executed. It is stored as zeros."""
 
     reward: Float32[np.ndarray, "records"]
-    """Received on arriving at each record, raw units; the first is 0."""
+    """Received on arriving at each record, raw units. The first is 0."""
 
     is_terminal: bool
-    """Whether the episode terminated; False if it was truncated."""
+    """Whether the episode terminated, or False if it was truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class SequenceBatch:
     """Windows of T + 1 columns, copied from the buffer."""
 
     observation: dict[str, Shaped[Tensor, "batch length ..."]]
-    """Each key in its stored dtype; images stay uint8 until the encoder converts them."""
+    """Each key in its stored dtype. Images stay uint8 until the encoder converts them."""
 
     action: Float32[Tensor, "batch length action"]
-    """Chosen after seeing the column; zeros where `is_last`."""
+    """Chosen after seeing the column, or zeros where `is_last`."""
 
     reward: Float32[Tensor, "batch length"]
-    """Received on arriving at the column, raw units; 0 where `is_first`."""
+    """Received on arriving at the column, raw units. It is 0 where `is_first`."""
 
     is_first: Bool[Tensor, "batch length"]
 
@@ -79,7 +79,7 @@ class SequenceBatch:
     """Terminated, so the return must not be bootstrapped. Never set for abandoned episodes."""
 
     context: StoredLatent | None = None
-    """Stored latent of column 0; None if latents are not stored."""
+    """Stored latent of column 0, or None if latents are not stored."""
 
     positions: SampledPositions = NO_POSITIONS
     """Starts of the windows on the host, for `EpisodeReplayBuffer.write_back`."""
@@ -94,7 +94,7 @@ class SequenceBatch:
         return replace(self, **self._changed(change), context=context)
 
     def select(self, rows: slice, columns: slice) -> "SequenceBatch":
-        """Return a view of some windows and columns; `context` is None unless column 0 is included."""
+        """Return a view of some windows and columns. `context` is None unless column 0 is included."""
         first, _, _ = columns.indices(self.reward.shape[1])
         context, positions = self.context if first == 0 else None, self.positions
         return SequenceBatch(

@@ -24,7 +24,7 @@ def _table_width(capacity: int, chunk_length: int) -> int:
 
 
 class ChunkedQueues:
-    """Queues whose entries have absolute indices (never reused) and rows of a pool (reused immediately).
+    """Queues of entries with absolute indices (never reused) and rows of a pool (reused immediately).
 
     Appending and dropping cost the same at any fill. The caller keeps the total within `capacity`.
     """
@@ -60,12 +60,12 @@ class ChunkedQueues:
     def rows(
         self, queue: Integer[np.ndarray, "..."], index: Integer[np.ndarray, "..."]
     ) -> Int64[np.ndarray, "..."]:
-        """Return the rows of existing entries; `queue` and `index` are broadcast."""
+        """Return the rows of existing entries. `queue` and `index` are broadcast."""
         slot = (index // self.chunk_length) % self._table.shape[1]
         return self._table[queue, slot].astype(COUNTER_DTYPE) * self.chunk_length + index % self.chunk_length
 
     def append(self, queues: Integer[np.ndarray, "chosen"]) -> Int64[np.ndarray, "chosen"]:
-        """Append one entry to each of the (distinct) `queues` and return the rows."""
+        """Append one entry to every one of the distinct `queues` and return the rows."""
         index = self.tail[queues]
         starts_chunk = index % self.chunk_length == 0
         if starts_chunk.any():
@@ -83,7 +83,7 @@ class ChunkedQueues:
         return self.rows(np.array(queue), np.arange(start, stop))
 
     def drop(self, queue: int, count: int) -> Int64[np.ndarray, "chunks"]:
-        """Drop the `count` oldest entries of a queue; free and return all chunks before the new head."""
+        """Drop the `count` oldest entries of a queue. Free and return all chunks before the new head."""
         first = int(self.head[queue]) // self.chunk_length
         self.head[queue] += count
         slots = np.arange(first, int(self.head[queue]) // self.chunk_length) % self._table.shape[1]
@@ -107,7 +107,7 @@ class ChunkedQueues:
                 yield queue, index, count, row
 
     def restore(self, head: Sequence[int], tail: Sequence[int]) -> None:
-        """Set the entries of each queue to [head, tail); the caller then fills their rows."""
+        """Set the entries of each queue to [head, tail). The caller then fills their rows."""
         self.head[:] = head
         self.tail[:] = tail
         self._num_free = self.num_chunks

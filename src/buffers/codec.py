@@ -69,7 +69,7 @@ class RecordLayout:
         self._small = slice(self._words[self.direct[-1]].stop if self.direct else 0, stop)
 
     def pack(self, values: Mapping[str, Tensor], rows: Rows) -> None:
-        """Copy the values of all fields, (records, *field), into rows; padding is not written."""
+        """Copy the values of all fields, (records, *field), into rows. Padding is not written."""
         into = rows.view(np.uint8)
         for name, spec in self.fields.items():
             start = self._words[name].start * WORD
@@ -105,7 +105,7 @@ class RecordLayout:
 
 
 class ChunkCodec:
-    """Encode and decode chunks of records with one layout; not thread-safe."""
+    """Encode and decode chunks of records with one layout. This class is not thread-safe."""
 
     def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout
@@ -114,7 +114,7 @@ class ChunkCodec:
         self._decompressor = zstandard.ZstdDecompressor()
 
     def encode(self, rows: Rows) -> bytes:
-        """Return the code of records, which is never longer than the records."""
+        """Return the code of records. It is never longer than the records."""
         position = np.flatnonzero(rows[1:] != rows[:-1])
         value = rows[1:].ravel()[position]
         gap = np.diff(position, prepend=-1).astype("<u4")
@@ -163,7 +163,7 @@ class ChunkCodec:
         return Changes(first, position, value, bounds.tolist())
 
     def rows(self, code: bytes | memoryview, count: int) -> Rows:
-        """Return all records of a code; see `decode` for errors."""
+        """Return all records of a code. See `decode` for errors."""
         rows = np.empty((count, self.layout.num_words), np.uint64)
         self.decode(code, count).paint(0, [(slice(None), rows)])
         return rows

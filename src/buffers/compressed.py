@@ -34,7 +34,7 @@ class CompressedStore:
         self._data = allocate(pages, spec.config.storage, torch.device("cpu"), directory).numpy()
         self._pages = Pages(self._data, num_chunks)
         raw = spec.num_envs, self._length, self._codec.layout.num_words
-        # `np.full` writes to the pages, which commits their memory now.
+        # `np.full` writes to the pages, so their memory is committed now.
         self._raw = np.full(raw, 0, np.uint64)
         # Index of each chunk in `_raw`, or `_NONE`.
         self._slot = np.full(num_chunks, _NONE, np.int32)
@@ -43,7 +43,7 @@ class CompressedStore:
         self._most_pages = pages_needed(self._raw[0].nbytes)
 
     def nbytes(self) -> int:
-        """See `RecordStore`; includes codes and raw chunks."""
+        """See `RecordStore`. This includes codes and raw chunks."""
         return self._data.nbytes + self._raw.nbytes
 
     def index_nbytes(self) -> int:
@@ -62,7 +62,7 @@ class CompressedStore:
 
     @property
     def row_bytes(self) -> float | None:
-        """Bytes of pages per encoded row; None before the first chunk is encoded."""
+        """Bytes of pages per encoded row, or None before the first chunk is encoded."""
         coded = self._pages.num_stored * self._length
         return self.used_bytes / coded if coded else None
 
@@ -76,7 +76,7 @@ class CompressedStore:
         return torch.empty(*shape, *spec.shape, dtype=spec.dtype)
 
     def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`; consecutive rows of a chunk are decoded together.
+        """See `RecordStore`. Consecutive rows of a chunk are decoded together.
 
         Raises:
             UserError: If a code in memory is corrupt.
@@ -146,11 +146,11 @@ class CompressedStore:
             self._slot[chunk] = _NONE
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`; returns copies."""
+        """See `RecordStore`. Returns copies."""
         return self._codec.layout.unpack(self._packed(row, count), list(self.fields))
 
     def saved(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`; returns one code, (bytes,) uint8."""
+        """See `RecordStore`. Returns one code, (bytes,) uint8."""
         chunk = row // self._length
         if count == self._length and self._slot[chunk] == _NONE:
             # Decoding verifies the code, so that corrupt memory is not saved in a checkpoint.
@@ -189,7 +189,7 @@ class CompressedStore:
 def decode_saved(
     tensors: dict[str, Tensor], fields: Mapping[str, FieldSpec], count: int
 ) -> dict[str, Tensor]:
-    """Return the fields of saved records, encoded or not; raise `ValueError` for an invalid code."""
+    """Return the fields of saved records, encoded or not. Raise `ValueError` for an invalid code."""
     if CODED not in tensors:
         return tensors
     code, codec = tensors[CODED], ChunkCodec(RecordLayout(fields))

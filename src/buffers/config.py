@@ -16,7 +16,7 @@ class ReplayStorage(Enum):
 
 
 class LatentDtype(Enum):
-    """Stored dtype of `deter`, named as in torch; `stoch` is always stored as class indices of one byte."""
+    """Stored dtype of `deter`, named as in torch. `stoch` is always stored as class indices of one byte."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -30,7 +30,7 @@ class ReplayConfig:
     """Maximum number of records (stored steps, including final observations) over all environments."""
 
     memory_budget_gib: float = 8.0
-    """Maximum memory of the buffer, including its index, in GiB; checked before the first allocation."""
+    """Maximum memory of the buffer with its index, in GiB. It is checked before the first allocation."""
 
     storage: ReplayStorage = ReplayStorage.ram
     """Type of memory that stores the records: ram, mmap or cuda."""
@@ -63,7 +63,7 @@ class ReplayConfig:
     """Folder or file of episodes to load into the replay of a new run, in a format of `reverie-episodes`."""
 
     def __post_init__(self) -> None:
-        """Check single fields; `plan_replay` checks fields that depend on the environment."""
+        """Check single fields. `plan_replay` checks fields that depend on the environment."""
         take_choices("buffer", self)
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)

@@ -20,7 +20,7 @@ class Room(Protocol):
         ...
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """Free chunks whose records have all been dropped."""
+        """Free chunks after all their records have been dropped."""
         ...
 
 
@@ -41,7 +41,7 @@ class EpisodeIndex:
         """Whether memory ran out, and records were dropped, before `capacity` was reached."""
 
         self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
-        # `begins` marks rows with first records; `_episode_start` is the stream index of newest episodes.
+        # `begins` marks rows with first records. `_episode_start` is the stream index of newest episodes.
         self.begins = np.full(self.records.num_rows, False)
         self._envs = np.arange(spec.num_envs)
         self._num_complete = np.zeros(spec.num_envs, COUNTER_DTYPE)
@@ -57,7 +57,7 @@ class EpisodeIndex:
         return queues + starts + num_rows + spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
 
     def nbytes(self) -> int:
-        """Return the size in bytes; the index is always in host memory."""
+        """Return the size in bytes. The index is always in host memory."""
         own = [self.begins, self._envs, self._num_complete, self._is_open, self._episode_start]
         starts = self.starts.values.nbytes + self.starts.queues.nbytes() if self.starts else 0
         return sum(array.nbytes for array in own) + self.records.nbytes() + starts
@@ -95,7 +95,7 @@ class EpisodeIndex:
         is_last: Bool[np.ndarray, "envs"],
         envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> Int64[np.ndarray, "envs"]:
-        """Add one record to each of `envs` (default: all) after dropping old ones; return the rows."""
+        """Add a record per environment in `envs` (default: all) after dropping old ones. Return the rows."""
         envs = self._envs if envs is None else envs
         index = self.records.tail[envs]
         full = int(((index + 1) % self.records.chunk_length == 0).sum())
@@ -115,7 +115,7 @@ class EpisodeIndex:
         return rows
 
     def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
-        """Add a complete episode to one stream after dropping old ones; return the rows to fill.
+        """Add a complete episode to one stream after dropping old ones. Return the rows to fill.
 
         Raises:
             ValueError: Before any change, for an unknown stream, an open episode or one that is too long.
@@ -188,7 +188,7 @@ class EpisodeIndex:
                 self.starts.drop_before(env, stop)
 
     def _end_of_oldest_episode(self, env: int) -> int:
-        """Return the stream index after the oldest episode; over time, each record is read only once."""
+        """Return the stream index after the oldest episode. Over time, each record is read only once."""
         head, tail = int(self.records.head[env]), int(self.records.tail[env])
         for index, count, row in self.records.spans(env, head + 1, tail):
             begins = self.begins[row : row + count]
@@ -207,7 +207,7 @@ class EpisodeIndex:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved index; the caller must then fill `begins` and call `rebuild_starts`."""
+        """Load a saved index. The caller must then fill `begins` and call `rebuild_starts`."""
         self.records.restore(state["head"], state["tail"])
         self._num_complete[:] = state["num_complete"]
         self._is_open[:] = state["is_open"]
@@ -224,7 +224,7 @@ class EpisodeIndex:
         self._episode_start[:] = np.maximum(self._episode_start, self.records.head)
 
     def rebuild_starts(self) -> None:
-        """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
+        """Rebuild the window starts from `begins`. The window length may differ from the saved run's."""
         if self.starts is None:
             return
         zeros = [0] * len(self._envs)
@@ -241,7 +241,7 @@ class EpisodeIndex:
 
 
 class EpisodeStarts:
-    """Starts of the windows whose trained steps belong to one episode: a queue per environment, oldest first.
+    """Starts of windows with all trained steps in one episode: a queue per environment, oldest first.
 
     There are never more starts than records, so the capacity of the records is sufficient.
     """

@@ -122,7 +122,7 @@ class EpisodeReplayBuffer:
             self._write_latents(rows, *zeros)
 
     def episodes(self) -> Iterator[EpisodeRecords]:
-        """Yield copies of episodes, stream by stream, oldest first; skip open, abandoned and cut episodes."""
+        """Yield copies of episodes, stream by stream, oldest first. Skip open, abandoned and cut episodes."""
         records = self._index.records
         for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
             rows = records.rows(np.array(env), np.arange(head, tail))
@@ -179,7 +179,7 @@ class EpisodeReplayBuffer:
 
     @property
     def can_sample(self) -> bool:
-        """Whether the buffer has a window; the eviction of a long episode can make this false again."""
+        """Whether the buffer has a window. The eviction of a long episode can make this false again."""
         return self.num_windows > 0
 
     def sample(
@@ -223,7 +223,7 @@ class EpisodeReplayBuffer:
 
     @property
     def num_transitions(self) -> int:
-        """Number of pairs of consecutive records in one episode; ValueError unless windows are such pairs."""
+        """Number of pairs of consecutive records in an episode. Raise `ValueError` for other windows."""
         if self.window_length != 2 or self.config.cross_episodes:
             raise ValueError(
                 f"transitions need window_length=2 and buffer.cross_episodes=false, got "
@@ -234,7 +234,7 @@ class EpisodeReplayBuffer:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return copies of transitions; for errors see `check_indices` and `num_transitions`."""
+        """Return copies of transitions. For errors see `check_indices` and `num_transitions`."""
         check_indices(indices, self.num_transitions, out)
         rows = self._store.to_index_tensor(self._rows(self._index.windows(indices)))
         return read_transitions(self._read, self._store.fields, rows[:, 0], rows[:, 1], out)
@@ -282,7 +282,7 @@ class EpisodeReplayBuffer:
         index = positions.start[:, None] + columns
         if (index[:, -1] >= self._index.records.tail[positions.env]).any():
             raise ValueError("positions of records that were never added")
-        # Select only records that are still stored and whose latents are kept.
+        # Select only records that are still stored and have latents.
         is_kept = index % self._index.start_every == 0
         is_held = (is_kept & (index >= self._index.records.head[positions.env][:, None])).ravel()
         env = np.repeat(positions.env, len(columns))[is_held]
@@ -350,19 +350,19 @@ class EpisodeReplayBuffer:
         return stats
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write all records and the generator's state; see `ReplayFiles.save`."""
+        """Write all records and the generator's state. See `ReplayFiles.save`."""
         return self._files.save(folder, shared_folder)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Make `saved` the base of the next save; see `ReplayFiles.commit`."""
+        """Make `saved` the base of the next save. See `ReplayFiles.commit`."""
         self._files.commit(saved)
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Replace all records with a result of `save`; see `ReplayFiles.load`."""
+        """Replace all records with a result of `save`. See `ReplayFiles.load`."""
         self._files.load(folder, shared_folder)
 
     def load_streams(self, parts: Sequence[SavedPart], first: int) -> None:
-        """Load streams saved by several buffers; see `divided.load_streams`."""
+        """Load streams saved by several buffers. See `divided.load_streams`."""
         load_streams(parts, first, self._index, self._store, self._latents)
 
     def reseed(self, generator: np.random.Generator) -> None:
@@ -370,5 +370,5 @@ class EpisodeReplayBuffer:
         self._generator.bit_generator.state = generator.bit_generator.state
 
     def content_hash(self) -> str:
-        """Return the sha256 of records, index and generator, independent of rows; takes about 1 s per GB."""
+        """Return the sha256 of records, index and generator, independent of rows, at about 1 s per GB."""
         return self._files.content_hash()

@@ -23,15 +23,15 @@ class BatchFeed:
         self._stream = torch.cuda.Stream(device) if is_far else None
         self._ahead: SequenceBatch | None = None
         self.sampled: SequenceBatch | None = None
-        """The last batch sampled from replay, whose memory is reused where possible."""
+        """The last batch sampled from replay. Its memory is reused where possible."""
 
     def draw_ahead(self) -> None:
-        """Prefetch the result of `next` if it needs a transfer; do not add records until then."""
+        """Prefetch the result of `next` if it needs a transfer. Do not add records until then."""
         if self._stream is not None:
             self._ahead = self._draw()
 
     def next(self) -> SequenceBatch:
-        """Return a batch with the current latents of the replay; on a CPU, the next call overwrites it.
+        """Return a batch with the current latents of the replay. On a CPU, the next call overwrites it.
 
         Raises:
             ValueError: If the replay has no window.
@@ -59,7 +59,7 @@ class BatchFeed:
         return self.sampled.map(self._moved)
 
     def _moved(self, pinned: Tensor) -> Tensor:
-        """Copy a tensor to the device concurrently with running work; later work waits for the copy."""
+        """Copy a tensor to the device concurrently with running work. Later work waits for the copy."""
         update_stream = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             moved = pinned.to(self._device, non_blocking=True)

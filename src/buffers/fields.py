@@ -52,13 +52,13 @@ class ReplaySpec:
         window_length: int = 65,
         latent: LatentSpec | None = None,
     ) -> "ReplaySpec":
-        """Return the spec of a buffer for an environment; `config` defaults to `ReplayConfig()`."""
+        """Return the spec of a buffer for an environment. `config` defaults to `ReplayConfig()`."""
         config = config or ReplayConfig()
         return cls(config, env.observation, env.action, env.num_envs, window_length, latent)
 
     @property
     def start_every(self) -> int:
-        """Distance in records between possible window starts, which need a latent if latents are stored."""
+        """Distance in records between possible window starts. They need a latent if latents are stored."""
         return self.config.latent_every if self.latent is not None and self.config.store_latents else 1
 
     @property
@@ -109,7 +109,7 @@ def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
 
 
 def step_fields_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
-    """Return the immutable fields of a record, which are all except latents."""
+    """Return the immutable fields of a record: all except latents."""
     return {name: spec for name, spec in fields.items() if name not in LATENT_FIELDS}
 
 
@@ -119,7 +119,7 @@ def observation_keys(names: Iterable[str]) -> list[str]:
 
 
 def _torch_dtype(key: str, dtype: np.dtype) -> torch.dtype:
-    """Return the torch dtype of an observation; raise `UserError` if torch cannot index it."""
+    """Return the torch dtype of an observation. Raise `UserError` if torch cannot index it."""
     try:
         found = torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 PAGE_BYTES = 256
-"""Longer pages waste more bytes at the end of a string; shorter pages need larger tables."""
+"""Longer pages waste more bytes at the end of a string. Shorter pages need larger tables."""
 
 _NUMBER = np.dtype(np.int32)
 BYTES_PER_PAGE = PAGE_BYTES + 2 * _NUMBER.itemsize
@@ -17,7 +17,7 @@ def pages_needed(nbytes: int) -> int:
 
 
 class Pages:
-    """Numbered strings in chains of (mostly adjacent) pages; `data` is the arena, (pages, PAGE_BYTES)."""
+    """Numbered strings in chains of (mostly adjacent) pages. `data` is the arena, (pages, PAGE_BYTES)."""
 
     def __init__(self, data: UInt8[np.ndarray, "pages bytes"], num_strings: int) -> None:
         self._data = data
@@ -46,7 +46,7 @@ class Pages:
         return sum(table.nbytes for table in tables)
 
     def put(self, string: int, code: bytes) -> None:
-        """Store a string under an unused number; the caller must ensure that enough pages are free."""
+        """Store a string under an unused number. The caller must ensure that enough pages are free."""
         count = pages_needed(len(code))
         assert 0 < count <= self.num_free and not self._nbytes[string], (
             "not enough pages, or the number is already in use"

@@ -50,7 +50,7 @@ class SavedReplay:
 
 
 class ReplayFiles:
-    """Save and load the records of a buffer; needs about 0.5 kB of host memory per file on disk."""
+    """Save and load a buffer's records, with about 0.5 kB of host memory per file on disk."""
 
     def __init__(
         self, index: EpisodeIndex, store: RecordStore, latents: Arena | None, generator: np.random.Generator
@@ -58,7 +58,7 @@ class ReplayFiles:
         self._index, self._store, self._latents, self._generator = index, store, latents, generator
         rows = index.records.num_rows // index.start_every if latents is not None else 0
         self.changed = np.full(rows, False)
-        """Whether each row of latents differs from the files on disk; empty without latents."""
+        """Whether each row of latents differs from the files on disk. It is empty without latents."""
 
         self._last: SavedReplay | None = None
 
@@ -96,12 +96,12 @@ class ReplayFiles:
         return SavedReplay(shared_folder, own, segments, latents)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Make `saved` the base of the next save; call this when it is on disk, before adding records."""
+        """Make `saved` the base of the next save. Call this when it is on disk, before adding records."""
         self._last = saved
         self.changed[:] = False
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Load a result of `save`; lengths of chunks and windows may differ from the saved run.
+        """Load a result of `save`. Lengths of chunks and windows may differ from the saved run.
 
         At most one file is in memory twice. Open episodes stay open until a record with `is_first` is added.
 

@@ -70,7 +70,7 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
         return ReplayPlan(fields, num_rows, part_bytes, config.capacity)
     chunk = config.chunk_length * RecordLayout(step_fields_of(fields)).num_words * WORD
     num_chunks, of_chunk = num_rows // config.chunk_length, pages_needed(chunk)
-    # Minimum: a window per environment, which may begin and end inside a chunk, and room for the next chunks.
+    # Minimum: a window per environment that may begin and end inside a chunk, and room for the next chunks.
     fewest = spec.num_envs * (spec.window_length // config.chunk_length + 3)
     part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES) + spec.num_envs * SLOT_BYTES
     fixed = spec.num_envs * chunk + part_bytes["latents"] + part_bytes["index"]

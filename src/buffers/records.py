@@ -26,7 +26,7 @@ def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
 def step_fields(
     step: TimeStep, action: np.ndarray, forms: Forms, count: int, owner: str = "a step"
 ) -> dict[str, Tensor]:
-    """Return the fields of `count` records without latents; actions where `is_last` become zeros.
+    """Return the fields of `count` records without latents. Actions where `is_last` become zeros.
 
     Raises:
         ValueError: If the shape or dtype of a field differs from `forms`.

@@ -20,7 +20,7 @@ from .storage import Arena, RecordStore
 BEGINS = "begins"
 
 LATENT_FILE_BYTES = 16_000_000
-"""Maximum bytes of latents per file, which limits the copies made while saving and loading."""
+"""Maximum bytes of latents per file, to limit the copies made while saving and loading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class LatentFile:
 
 
 def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
-    """Return the segments with stored records and an intact file; missing files are rewritten."""
+    """Return the segments with stored records and an intact file. Missing files are rewritten."""
     head = index.records.head.tolist()
     found, last = [], list(head)
     # Segments are ordered from oldest to newest. All segments after a gap are rewritten.
@@ -134,7 +134,7 @@ def read_records(
 def load_records(
     saved: Iterable[tuple[int, int, dict[str, Tensor]]], index: EpisodeIndex, store: RecordStore
 ) -> None:
-    """Fill `store` and `begins` with the results of `read_records` whose chunk is in `index`."""
+    """Fill `store` and `begins` with the results of `read_records` in chunks of `index`."""
     length = index.records.chunk_length
     for env, start, tensors in saved:
         first = max(start, int(index.records.head[env]) // length * length)
@@ -153,7 +153,7 @@ def write_latents(
     latents: Arena,
     changed: Bool[np.ndarray, "rows"],
 ) -> list[LatentFile]:
-    """Write changed latents, or all latents if the chain becomes too long; return the new chain."""
+    """Write changed latents, or all latents if the chain becomes too long. Return the new chain."""
     every = index.start_every
     spans = [
         (-(-row // every), -(-(row + count) // every)) for _, _, count, row in index.records.held_spans()
@@ -264,7 +264,7 @@ def _begins(index: EpisodeIndex, row: int, count: int) -> dict[str, Tensor]:
 def _batches(
     index: EpisodeIndex, chosen: Bool[np.ndarray, "rows"] | None, size: int
 ) -> Iterator[Int64[np.ndarray, "3 batch"]]:
-    """Yield environment, stream index and row of stored latents in batches of `size`; None chooses all."""
+    """Yield environment, stream index and row of stored `chosen` latents (default: all), `size` at a time."""
     waiting, every = np.empty((3, 0), np.int64), index.start_every
     for env, first, count, row in index.records.held_spans():
         rows = np.arange(-(-row // every), -(-(row + count) // every))

@@ -111,7 +111,7 @@ class Arena:
             torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=values.flatten(0, rows.ndim - 1))
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`; accepts any distinct rows, and detaches values from their graph."""
+        """See `RecordStore`. Accepts any distinct rows, and detaches values from their graph."""
         for name, given in values.items():
             field, value = self._tensors[name], given.detach()
             if field.is_cpu and value.is_cpu and value.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
@@ -121,24 +121,24 @@ class Arena:
                 field.index_copy_(0, rows, value.to(self.device))
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`; returns views."""
+        """See `RecordStore`. Returns views."""
         return {name: field[row : row + count] for name, field in self._tensors.items()}
 
     saved = records
 
     def has_room(self, chunks: int) -> bool:
-        """See `RecordStore`; always true, because all rows are allocated."""
+        """See `RecordStore`. Always true, because all rows are allocated."""
         return True
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """See `RecordStore`; does nothing, because rows are overwritten."""
+        """See `RecordStore`. This is a no-op, because rows are overwritten."""
 
     def clear(self) -> None:
         """See `RecordStore`."""
 
 
 def allocate(spec: FieldSpec, storage: ReplayStorage, device: torch.device, directory: Path | None) -> Tensor:
-    """Return a tensor of zeros in the given type of memory, which is committed or reserved immediately."""
+    """Return a tensor of zeros in the given type of memory, and commit or reserve it immediately."""
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
         return _mapped(spec, directory)

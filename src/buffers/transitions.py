@@ -32,7 +32,7 @@ class TransitionBatch:
 
     next_observation: dict[str, Shaped[Tensor, "batch ..."]]
     is_terminal: Bool[Tensor, "batch"]
-    """Whether the episode terminated at `next_observation`; False if it was truncated."""
+    """Whether the episode terminated at `next_observation`, or False if it was truncated."""
 
     def to(self, device: torch.device | str) -> "TransitionBatch":
         """Return the batch on `device`."""
@@ -53,10 +53,10 @@ class TransitionTable:
     """
 
     fields: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Records in stream order, by the names of their fields in the arena; see `transition_fields`."""
+    """Records in stream order, by the names of their fields in the arena. See `transition_fields`."""
 
     starts: Int64[np.ndarray, "transitions"]
-    """Row of the first record of each transition; its second record is in the next row."""
+    """Row of the first record of each transition. Its second record is in the next row."""
 
     @staticmethod
     def nbytes_of(plan: ReplayPlan, capacity: int) -> int:

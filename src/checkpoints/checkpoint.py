@@ -73,7 +73,7 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: Agent) -> None:
-        """Copy the saved state into a workflow; raise a `UserError` if it is incompatible or not finite."""
+        """Copy the saved state into a workflow. Raise a `UserError` if it is incompatible or not finite."""
         state = self.model(workflow.device)
         try:
             check_finite(state)
@@ -84,11 +84,11 @@ class Checkpoint:
             workflow.load_state_dict(state)
 
     def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
-        """Load the saved records into `replay`, whose later saves are then incremental."""
+        """Load the saved records into `replay`. Its later saves are then incremental."""
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest; raise `Damaged` if it is corrupt, and a `UserError` for a different format."""
+        """Return the manifest. Raise `Damaged` if it is corrupt, and a `UserError` for a different format."""
         path = self.folder / MANIFEST
         try:
             manifest = parse_json(read_regular(path))
@@ -117,7 +117,7 @@ class Checkpoint:
         return manifest
 
     def files(self) -> dict[str, tuple[Path, FileRecord]]:
-        """Return all files except the manifest by name in `checkpoints/`; see `manifest` for errors."""
+        """Return all files except the manifest by name in `checkpoints/`. See `manifest` for errors."""
         found: dict[str, tuple[Path, FileRecord]] = {}
         for name, record in self.manifest()["files"].items():
             folder, _, file = name.rpartition("/")
@@ -128,7 +128,7 @@ class Checkpoint:
         return found
 
     def verify(self) -> None:
-        """Check size and checksum of every file, reading each once; see `manifest` for errors."""
+        """Check size and checksum of every file, reading each once. See `manifest` for errors."""
         for path, record in self.files().values():
             verify_file(path, record)
 
@@ -190,7 +190,7 @@ def save_checkpoint(
 
 
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
-    """Return the checkpoints of a run, oldest first; each is complete unless it was damaged later.
+    """Return the checkpoints of a run, oldest first. Each is complete unless it was damaged later.
 
     Raises:
         UserError: If the name of their folder belongs to a file or a broken link.
@@ -208,7 +208,7 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest intact checkpoint, and warn about newer damaged ones; `UserError` without any."""
+    """Return the newest intact checkpoint and warn about newer damaged ones, or raise `UserError`."""
     checkpoint, faults = newest_whole(run_dir, verify)
     if checkpoint is None:
         text = f"{run_dir} has no checkpoint yet; a run writes one every training.checkpoint_interval steps."

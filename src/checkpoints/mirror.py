@@ -58,13 +58,13 @@ START_SECONDS, LIST_SECONDS = 5.0, 30.0
 """Timeouts for listing remote files at the start of a run and in `restore`."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""First and longest pause between retries, in seconds; pauses double."""
+"""First and longest pause between retries, in seconds. Pauses double."""
 
 _JOIN_SECONDS = 1.0
 
 
 class MirrorConflict(Exception):
-    """The remote folder contains another run; the message is its URL."""
+    """The remote folder contains another run. The message is its URL."""
 
 
 class UploadCancelled(Exception):
@@ -78,7 +78,7 @@ class Identity(NamedTuple):
     """Name of the folder in `checkpoint.mirror`, kept when the local folder is renamed."""
 
     run: str
-    """Random id, which prevents two runs from writing to the same remote folder."""
+    """Random id that prevents two runs from writing to the same remote folder."""
 
 
 def identity_of(run_dir: Path) -> Identity:
@@ -101,12 +101,12 @@ def identity_of(run_dir: Path) -> Identity:
 
 
 def save_identity(identity: Identity, run_dir: Path) -> None:
-    """Atomically write `mirror.json` to a run's folder; see `replace_file` for errors."""
+    """Atomically write `mirror.json` to a run's folder. See `replace_file` for errors."""
     replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 class RemoteFolder:
-    """Files in `url`/`name` by relative names; the folder need not exist.
+    """Files in `url`/`name` by relative names. The folder need not exist.
 
     All methods may raise the errors of the file system. Cost: memory of twice `PIECE_BYTES`.
     """
@@ -124,7 +124,7 @@ class RemoteFolder:
         return DirFileSystem(folder, system, skip_instance_cache=True)
 
     def sizes(self, owner: Identity | None = None) -> dict[str, int]:
-        """Return the size of each regular file, in bytes; raise `MirrorConflict` for another run's folder."""
+        """Return the size of each regular file, in bytes. Raise `MirrorConflict` for another run's folder."""
         found: dict[str, Any] = {}
         with suppress(FileNotFoundError):
             found = self.files.find("", detail=True)
@@ -137,7 +137,7 @@ class RemoteFolder:
         return sizes
 
     def put(self, path: Path, name: str) -> None:
-        """Upload a local file, which appears under its name only when it is complete."""
+        """Upload a local file. It appears under its name only when it is complete."""
         begun = f"{name}{UNFINISHED}" if self._has_folders else name
         with open_regular(path) as source:
             if self._has_folders:
@@ -201,7 +201,7 @@ class Uploader:
             _LOG.info("step %s: copied to %s, %.1f MB", f"{newest.step:,}", remote.shown, nbytes / 1e6)
 
     def _compare(self, remote: RemoteFolder, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
-        """Find uploaded files; delete manifests that list a wanted file with different contents."""
+        """Find uploaded files. Delete manifests that list a wanted file with different contents."""
         for name in _manifests_in(sizes):
             content = remote.files.cat_file(name)
             try:
@@ -226,7 +226,7 @@ class Uploader:
         remote.put(path, name)
 
     def _prune(self, remote: RemoteFolder, unwanted: set[str]) -> None:
-        """Delete files of other checkpoints, manifests first, so that partial checkpoints have none."""
+        """Delete files of other checkpoints. Manifests go first, so partial checkpoints never have one."""
         try:
             for name in sorted(unwanted, key=lambda name: not name.endswith(MANIFEST)):
                 if _CHECKPOINT_FILE.fullmatch(name) and not self.is_cancelled():
@@ -243,7 +243,7 @@ class _Job(NamedTuple):
 
 
 class Mirror:
-    """Copy a run's checkpoints to a remote folder; a context manager whose exit waits for a limited time.
+    """Copy a run's checkpoints to a remote folder. This context manager's exit waits for a limited time.
 
     This process must have locked `run_dir`. Only the newest checkpoint is queued, and errors are retried.
     """
@@ -258,7 +258,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def __enter__(self) -> "Mirror":
-        """Start the thread, which lists the remote files first."""
+        """Start the thread. It lists the remote files first."""
         self._wake.set()
         self._thread.start()
         return self
@@ -283,7 +283,7 @@ class Mirror:
                 _LOG.warning(text, f"{step:,}", reason, os.path.relpath(self._run_dir))
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
-        """Queue a copy of a checkpoint and the run's earlier checkpoints; return immediately.
+        """Queue a copy of a checkpoint and the run's earlier checkpoints. Return immediately.
 
         `prune` deletes remote checkpoints that the run does not have. Do not use it right after resuming,
         because the remote may have a newer, intact copy of a checkpoint that is damaged here.
@@ -292,7 +292,7 @@ class Mirror:
         self._wake.set()
 
     def _work(self) -> None:
-        """Process jobs until the mirror is closed; log the beginning and the end of outages."""
+        """Process jobs until the mirror is closed. Log the beginning and the end of outages."""
         # These are local variables, so that the search for leaks does not count the network's objects.
         uploader = Uploader(self._run_dir, self._identity, lambda: self._is_closed)
         remote, pause, outage = RemoteFolder(self._url, self._identity.name), 0.0, ""
@@ -347,7 +347,7 @@ def check_mirror(url: str, run_dir: str | None) -> None:
 
 
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
-    """Atomically download the remote copy of a run; return its new run folder and lines to log.
+    """Atomically download the remote copy of a run. Return its new run folder and lines to log.
 
     `run_dir` defaults to `experiments/` with the last part of the URL. Raises a `UserError` if the folder is
     in use, the remote has no complete checkpoint or it does not answer.
@@ -391,12 +391,12 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
 
 
 def _manifests_in(sizes: dict[str, int]) -> list[str]:
-    """Return the names of the remote manifests; checkpoints with a manifest are complete."""
+    """Return the names of the remote manifests. Checkpoints with a manifest are complete."""
     return [name for name in sizes if _CHECKPOINT_FILE.fullmatch(name) and name.endswith(f"/{MANIFEST}")]
 
 
 def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
-    """Return a checkpoint's files by their remote names, the manifest last; {} if it is damaged."""
+    """Return a checkpoint's files by their remote names, the manifest last, or {} if it is damaged."""
     path, name = checkpoint.folder / MANIFEST, f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
     with suppress(Damaged, UserError, OSError):
         files = {f"{CHECKPOINTS}/{file}": record for file, record in checkpoint.files().items()}

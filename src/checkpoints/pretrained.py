@@ -15,7 +15,7 @@ CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "card.json"
 _NEEDED = (WEIGHTS_FILE, CONFIG_FILE)
-"""Required files; the card is optional."""
+"""Required files. The card is optional."""
 
 
 def pretrained_names() -> list[str]:
@@ -95,7 +95,7 @@ def _fetch_networks(source: str) -> Path:
         raise UserError(f"{source} {next(known, f'cannot be downloaded: {first_line(error)}')}") from error
     if missing := [file for file in _NEEDED if not (snapshot / file).is_file()]:
         raise UserError(f"{source} has no {missing[0]}. reverie-export writes all required files.")
-    # The hub's cache uses links, which Reverie does not follow, so the files are copied to this folder.
+    # Reverie does not follow the links in the hub's cache, so the files are copied to this folder.
     folder = hub.cached_assets_path("reverie", name, snapshot.name)
     for file in patterns:
         if (snapshot / file).is_file() and not (folder / file).exists():

@@ -79,7 +79,7 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.newest_share",
 )
 GROUP = "buffer"
-"""The only group that a resumed run may select; it changes only settings that may change."""
+"""The only group that a resumed run may select. It changes only settings that may change."""
 
 SETTINGS_KEY = "made_with"
 """Key of the `checkpoint_settings` in the state of the loop."""
@@ -123,7 +123,7 @@ def _is_free(folder: Path) -> bool:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find a resumed run's folder; set `config.run_dir` to it and return it.
+    """Create the folder of a run, or find a resumed run's folder. Set `config.run_dir` to it and return it.
 
     `run_dir` defaults to `experiments/<name>-<time>`, with a suffix `-2`, `-3`, ... if that exists.
     """
@@ -145,7 +145,7 @@ def require_run_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the run folder; the lock is released however this process exits.
+    """Lock the run folder. The lock is released however this process exits.
 
     Raises:
         UserError: If another process keeps the lock for longer than a killed run's processes take to exit.
@@ -166,7 +166,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _try_lock(lock: FileLock) -> bool:
-    """Acquire a lock if it is free; return whether it was acquired."""
+    """Acquire a lock if it is free. Return whether it was acquired."""
     with suppress(Timeout):
         lock.acquire(timeout=0)
     return lock.is_locked
@@ -193,7 +193,7 @@ def load_run(
     fixed: Iterable[str] = FIXED,
     key: str = "run",
 ) -> TrainConfig:
-    """Return the configuration of the run in `folder`, which may have moved, with some changes.
+    """Return the configuration of the (possibly moved) run in `folder`, with some changes.
 
     On a device other than the run's, unsupported features (bfloat16, replay in GPU memory) are disabled.
     `key` precedes the folder in messages. Raises `UserError` without a run, or for invalid or fixed changes.
@@ -369,7 +369,7 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest intact checkpoint of a run; raise a `UserError` without one or for another run's."""
+    """Return the newest intact checkpoint of a run. Raise a `UserError` without one or for another run's."""
     checkpoint = latest_checkpoint(run_dir, verify)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):

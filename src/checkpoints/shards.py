@@ -33,7 +33,7 @@ RANKS_KEY = "ranks"
 
 
 def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
-    """Create this rank's run folder and set `config.run_dir`; only rank 0 logs to terminal and events."""
+    """Create this rank's run folder and set `config.run_dir`. Only rank 0 logs to terminal and events."""
     root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
     folder = folder_of_rank(root, ranks.index)
     config.run_dir = str(folder)
@@ -64,7 +64,7 @@ def _torchrun() -> str:
 
 
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
-    """Return this rank's part of the newest checkpoint that is intact on all ranks; None without any.
+    """Return this rank's part of the newest checkpoint that is intact on all ranks, or None without any.
 
     If it was written by a different number of ranks, environments are redistributed with their streams.
 
@@ -92,7 +92,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
 
 
 def _require_none_was_moved(run_dir: Path) -> None:
-    """Raise a `UserError` if a run should have checkpoints but has none, because its log would be lost."""
+    """Raise a `UserError` if a run lacks its checkpoints, because its log would be lost."""
     interval = load_run(str(run_dir), key="resume").training.checkpoint_interval
     log, folder = run_dir / METRICS_FILE, run_dir / CHECKPOINTS
     if not interval or folder.exists() or not log.exists():
@@ -185,12 +185,12 @@ def folder_of_rank(root: Path, index: int) -> Path:
 
 
 def folder_of_run(folder: Path, ranks: Ranks) -> Path:
-    """Return the shared run folder; `folder` is it, or the part of it that belongs to this rank."""
+    """Return the shared run folder. `folder` is it, or the part of it that belongs to this rank."""
     return folder if ranks.is_first or folder.parent.name != RANKS else folder.parents[1]
 
 
 def _verify(first: Checkpoint) -> None:
-    """Check the parts of all ranks; see `Checkpoint.verify` for errors."""
+    """Check the parts of all ranks. See `Checkpoint.verify` for errors."""
     first.verify()
     for index in range(1, _ranks_of(first)):
         _part(folder_of_rank(first.folder.parents[1], index), first.step).verify()

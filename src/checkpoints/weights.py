@@ -16,7 +16,7 @@ from .pretrained import WEIGHTS_FILE, resolve_pretrained
 
 
 def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
-    """Return an agent's parameters and buffers by part and name; raise a `UserError` for a population."""
+    """Return an agent's parameters and buffers by part and name. Raise a `UserError` for a population."""
     state = agent.state_dict()
     if "world_model" not in state:
         raise UserError("A population has no world model. Pass the folder of its run instead of networks.")

@@ -112,7 +112,7 @@ def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence
             with exit_on_user_error():
                 task(*checked)
             return None
-        # A launcher may run the job in another process, which needs this import.
+        # A launcher may run the job in another process that needs this import.
         from .runs import checked_job, score_of
 
         own = in_own_schema(composed)

@@ -1,6 +1,6 @@
 """Check whether this machine can train, and print a fix for each problem without applying it.
 
-Exit code: 1 if a check failed, otherwise 0. There are no settings.
+Exit code: 1 if a check failed, otherwise 0. This command has no settings.
 """
 
 import importlib.metadata
@@ -35,8 +35,8 @@ from ..utils.units import count_text, size_text
 
 GIB = 2**30
 
-# Below these free bytes a check fails or warns. The Pong run has 1.2 GB of replay, which each kept checkpoint
-# contains, and about 3 GB of process memory. A 6 GB GPU has 4.5 GiB free beside a desktop and CUDA's context.
+# Below these free bytes a check fails or warns. The Pong run has 1.2 GB of replay in each kept
+# checkpoint, and about 3 GB of process memory. A 6 GB GPU with a desktop and CUDA's context has 4.5 GiB free.
 _DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
 _SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
 
@@ -229,7 +229,7 @@ def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
 
 
 def judge_shared_memory(free: int | None) -> Check:
-    """Check the free bytes of /dev/shm (`None` without it), which transfers observations of workers."""
+    """Check the free bytes of /dev/shm (`None` without it). Workers send observations through it."""
     found = "no /dev/shm" if free is None else f"{size_text(free)} free in /dev/shm"
     fix = "In Docker, use docker run --shm-size=1g. Elsewhere, env.vectorization=sync works without it"
     return Check.of_bytes("shared memory", found, fix, free or 0, _SHARED_MEMORY)

@@ -41,7 +41,7 @@ def load(module: str, name: str = "main") -> Callable[..., Any]:
     require_address_space()
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
-    # A shell's background job ignores Ctrl-C, which must not change.
+    # A shell's background job ignores Ctrl-C. This must not change.
     if is_default:
         signal.signal(signal.SIGINT, end_at_once)
     try:

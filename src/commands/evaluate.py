@@ -64,7 +64,7 @@ class EvaluateConfig:
     """Seed of episodes and policy. Training with the same seed uses different episodes."""
 
     policy: PolicyMode = PolicyMode.sample
-    """`sample` draws actions like training, and `mode` takes the most likely one. Populations always use
+    """`sample` draws actions like training, and `mode` selects the most likely one. Populations always use
     `mode`, because their policies are deterministic."""
 
     video: str | None = None
@@ -196,7 +196,7 @@ def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvCon
 
 
 def _check_video(path: Path, env: EnvSpec) -> None:
-    """Raise a `UserError` for an impossible video before the evaluation, which may last hours."""
+    """Raise a `UserError` for an impossible video before a possibly long evaluation."""
     if not env.has_image and not env.renders:
         raise UserError(f"video={path}: {orchestration.no_pictures(env)}. Omit video=.")
     require_writable("video", path)

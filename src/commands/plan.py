@@ -107,7 +107,7 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat, ranks: "Ran
 
 
 def _compose(overrides: list[str]) -> TrainConfig:
-    """Return the configuration of the overrides, whose device need not be present."""
+    """Return the configuration of the overrides. Its device need not be present."""
     if any(item.key_or_group == "resume" for item in parse(overrides)):
         raise UserError("resume= is planned when the run continues. Write the run's settings instead.")
     return typed(compose_jobs(overrides)[0], must_run_here=False)

@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
-    """Return the settings and the names of runs, which may also contain = in a multirun."""
+    """Return the settings and the names of runs. Names in a multirun may also contain =."""
     known = {field.name for field in fields(PlotConfig)}
     names = [each for each in arguments if each[:1] != "-" and each.partition("=")[0] not in known]
     typed = [each for each in arguments if each not in names]

@@ -1,4 +1,4 @@
-"""Settings of a Dreamer run, which extend the common settings."""
+"""Settings of a Dreamer run, in addition to the common settings."""
 
 # pyright: reportIncompatibleVariableOverride=false
 # Sections are subclasses of the common sections, and fields are never assigned a base-class instance.
@@ -102,7 +102,7 @@ class CollectConfig:
     """Settings of collectors, processes that only collect experience in slow environments."""
 
     collectors: int = 0
-    """Collector processes on a Ray cluster, each with an equal share of the environments, or 0 for none."""
+    """Collector processes on a Ray cluster, each with an equal share of the environments. 0 disables them."""
 
     address: str | None = None
     """`auto` or the address of a cluster to join. null starts a local one and stops it at the end."""

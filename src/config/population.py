@@ -1,4 +1,4 @@
-"""Settings of a population run, which extend the common settings."""
+"""Settings of a population run, in addition to the common settings."""
 
 # pyright: reportIncompatibleVariableOverride=false
 # Sections are subclasses of the common sections, and fields are never assigned a base-class instance.

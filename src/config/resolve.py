@@ -109,7 +109,7 @@ def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
     import torch
 
     if device is not Device.cuda:
-        # Other CPUs convert every number, which is slower than float32. Older torch lacks the function.
+        # Other CPUs convert every number, so bfloat16 is slower than float32. Older torch lacks the function.
         capabilities = getattr(torch.cpu, "get_capabilities", dict)()
         return any(capabilities.get(name) for name in _CPU_BFLOAT16)
     if not torch.cuda.is_available():

@@ -58,7 +58,7 @@ class AtariBackend:
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """See `EnvBackend.step_or_reset`; idle emulators also act, because the pool steps all of them."""
+        """See `EnvBackend.step_or_reset`. Idle emulators also act, because the pool steps all of them."""
         size = self.spec.num_envs
         is_first = np.zeros(size, np.bool_)
         is_first[list(seeds)] = True
@@ -121,7 +121,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode; seeds below 2**31 are passed to the emulator, larger ones determine its seed."""
+        """Start an episode. Seeds below 2**31 go to the emulator. Larger ones determine its seed."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None or seed >= 2**31 else seed
         return self._advance(np.zeros(self._backend.spec.action.size), {0: drawn})[0], {}
@@ -147,7 +147,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 def start_emulator(config: EnvConfig) -> tuple[ale_py.ALEInterface, list[ale_py.Action]]:
-    """Return a separate emulator, which exposes more than the vector environment, and its actions."""
+    """Return a separate emulator, with a larger interface than the vector environment, and its actions."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", config.sticky_actions)

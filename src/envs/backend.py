@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment failed to return a record; `str` is the reason, e.g. 'its process died'."""
+    """An environment failed to return a record. `str` is the reason, e.g. 'its process died'."""
 
     def __init__(self, reason: str, details: str = "") -> None:
         super().__init__(reason)
@@ -26,7 +26,7 @@ class EnvironmentFailed(RuntimeError):
 
 
 class EnvironmentCrashed(RuntimeError):
-    """More environments failed than `env.max_restarts` allows; the message describes the last failure."""
+    """More environments failed than `env.max_restarts` allows. The message describes the last failure."""
 
 
 Failures = dict[int, EnvironmentFailed]
@@ -34,7 +34,7 @@ Failures = dict[int, EnvironmentFailed]
 
 
 class EnvBackend(Protocol):
-    """N environments of one suite; the last seed and all actions since then determine the state of each."""
+    """N environments of one suite. The last seed and all actions since then determine the state of each."""
 
     spec: EnvSpec
 
@@ -54,11 +54,11 @@ class EnvBackend(Protocol):
         ...
 
     def replace(self, index: int) -> None:
-        """Replace a failed environment with a new one, which must start an episode in the next call."""
+        """Replace a failed environment with a new one. It must start an episode in the next call."""
         ...
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return an image, (height, width, 3), of environment 0; None if rendering is not available.
+        """Return an image, (height, width, 3), of environment 0, or None if rendering is not available.
 
         Raises:
             UserError: If rendering fails.
@@ -66,7 +66,7 @@ class EnvBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Release emulators and processes; may be called twice."""
+        """Release emulators and processes. Repeated calls are safe."""
         ...
 
 
@@ -85,7 +85,7 @@ class Restarts:
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """Start and act like `EnvBackend.step_or_reset`; retry failed starts in a new environment.
+        """Start and act like `EnvBackend.step_or_reset`. Retry failed starts in a new environment.
 
         Returns failures of acting environments, which must start next, and final failures of starts.
         """
@@ -111,7 +111,7 @@ class Restarts:
             raise EnvironmentCrashed(self._crash)
 
     def _replace(self, index: int, failure: EnvironmentFailed) -> None:
-        """Replace a failed environment; if the restarts are used up, set `_crash` to the error message."""
+        """Replace a failed environment. If the restarts are used up, set `_crash` to the error message."""
         name = self._backend.spec.name
         if self._count == self._limit:
             used_up = f" env.max_restarts={self._limit} is used up."

@@ -27,14 +27,14 @@ class EnvConfig:
     """Source of the environment."""
 
     game: str = "pong"
-    """Atari game in snake_case; used by suite atari."""
+    """Atari game in snake_case. Only suite atari uses it."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, or `module:Name-v0` to import a module first; used by suite gymnasium."""
+    """Gymnasium id, or `module:Name-v0` to import a module first. Only suite gymnasium uses it."""
 
     # The type is a mapping or null, but OmegaConf cannot replace a typed mapping with null.
     kwargs: Any = None
-    """Arguments of the Gymnasium environment, e.g. `env.kwargs.size=8`; null for none."""
+    """Arguments of the Gymnasium environment, e.g. `env.kwargs.size=8`, or null."""
 
     wrappers: list[Any] = field(default_factory=list)
     """Wrappers around a Gymnasium environment, innermost first: a class as `module.Wrapper`, or with
@@ -44,39 +44,39 @@ class EnvConfig:
     """Number of environments stepped together."""
 
     action_repeat: int = 4
-    """Frames for which each action is repeated, summing rewards; 1 in the presets of Catch and Gymnasium."""
+    """Frames for which each action is repeated, summing rewards. Presets of Catch and Gymnasium use 1."""
 
     image_size: int = 64
     """Height and width of image observations, in pixels: a multiple of 16 from 48 to 256."""
 
     scale_bytes: bool = True
-    """Scale uint8 images from the bounds of their space to 0..255, like images of other types. Runs saved
-    before this setting existed use `false`, which leaves bytes unchanged."""
+    """Scale uint8 images from the bounds of their space to 0..255, like images of other types. `false`
+    leaves bytes unchanged, like in runs saved before this setting existed."""
 
     noop_max: int = 30
     """Maximum number of no-op frames at the start of an Atari episode, drawn from the episode's seed."""
 
     sticky_actions: float = 0.0
-    """Probability that an Atari frame repeats the previous action; 0 in Atari-100k."""
+    """Probability that an Atari frame repeats the previous action. Atari-100k uses 0."""
 
     full_action_space: bool = False
     """Use all 18 Atari actions instead of only the actions that the game uses."""
 
     max_episode_frames: int = 108_000
-    """Frames, excluding no-ops, after which an Atari episode is truncated; 108,000 are 30 minutes."""
+    """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 are 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
     """Run Gymnasium environments in this process (sync, best for fast steps) or one process each (async)."""
 
     time_limit: int | None = None
-    """Frames after which a Gymnasium episode is truncated; null keeps the limit of the registered id."""
+    """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""
 
     worker_timeout: float = 60.0
-    """Timeout in seconds for processes of `vectorization=async`, 0 for none. `sync` cannot detect hangs."""
+    """Timeout in seconds of `vectorization=async` processes (0: unlimited). `sync` cannot detect hangs."""
 
     max_restarts: int = 3
     """Number of times that Gymnasium environments may die, hang or raise before the run stops. Each is
-    replaced, and its episode ends as truncated; a population replays it."""
+    replaced, and its episode ends as truncated. A population replays it."""
 
     def __post_init__(self) -> None:
         """Check the bounds of single fields before images of this size are allocated."""

@@ -56,7 +56,7 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Episode counters, seeds and actions of N environments, whose numbers in the run start at `first`."""
+    """Episode counters, seeds and actions of N environments. Their numbers in the run start at `first`."""
 
     def __init__(self, run_seed: int, num_envs: int, action_size: int, first: int = 0) -> None:
         self._run_seed, self._first = run_seed, first
@@ -70,8 +70,8 @@ class EpisodeLog:
         return sum(log.nbytes for log in self._logs)
 
     def begin(self, indices: Sequence[int]) -> dict[int, int]:
-        """Start the next episode of each of `indices` and return the seeds by index."""
-        # Imported here because it loads torch, which takes 180 MB in every worker.
+        """Start the next episode of all `indices` and return the seeds by index."""
+        # Imported here because it loads torch (180 MB per worker).
         from ..utils.seeding import episode_seed
 
         for index in indices:
@@ -82,7 +82,7 @@ class EpisodeLog:
         return {index: self._seeds[index] for index in indices}
 
     def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
-        """Log the actions (N, A) that led to `step`; delete the actions of finished episodes."""
+        """Log the actions (N, A) that led to `step`. Delete the actions of finished episodes."""
         is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
         for index, log in enumerate(self._logs):
             if is_last[index]:
@@ -91,7 +91,7 @@ class EpisodeLog:
                 log.append(action[index])
 
     def close(self, index: int) -> tuple[int, int]:
-        """Delete an abandoned episode; return its number, counted from 0, and its number of steps."""
+        """Delete an abandoned episode. Return its number, counted from 0, and its number of steps."""
         steps = len(self._logs[index].actions)
         self._logs[index].clear()
         return self._next_episode[index] - 1, steps

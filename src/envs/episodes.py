@@ -37,7 +37,7 @@ class EpisodeTracker:
         self._lengths = np.zeros(num_envs, np.int64)
 
     def add(self, step: TimeStep, envs: NDArray[np.int64] | None = None) -> list[Episode]:
-        """Count one record per environment (default: all); return the episodes that ended."""
+        """Count one record per environment (default: all). Return the episodes that ended."""
         envs = np.arange(self.num_envs) if envs is None else envs
         self._returns[envs] = np.where(step.is_first, 0.0, self._returns[envs] + step.reward)
         self._lengths[envs] = np.where(step.is_first, 0, self._lengths[envs] + 1)
@@ -92,7 +92,7 @@ class EpisodeRecorder:
         self._render, self._frames, self._wanted = None, None, False
 
     def add(self, step: TimeStep) -> NDArray[np.uint8] | None:
-        """Record environment 0's frame; return (time, height, width, 3) when the recorded episode ends."""
+        """Record environment 0's frame. Return (time, height, width, 3) when the recorded episode ends."""
         if self._wanted and step.is_first[0]:
             self._wanted, self._frames = False, []
         if self._frames is None:
@@ -117,7 +117,7 @@ class EpisodeRecorder:
         return np.array(Image.fromarray(drawn).resize((width, height), Image.Resampling.BOX))
 
     def cut(self) -> NDArray[np.uint8] | None:
-        """Stop recording; return all frames (time, height, width, 3), or None without frames."""
+        """Stop recording. Return all frames (time, height, width, 3), or None without frames."""
         frames, self._frames = np.stack(self._frames) if self._frames else None, None
         return frames
 

@@ -66,7 +66,7 @@ class GymnasiumBackend:
             raise
 
     def _probe(self, env_id: str, render: bool) -> None:
-        """Create environment 0, read its spec and try to render; keep it only in a separate process."""
+        """Create environment 0, read its spec and try to render. Keep it only in a separate process."""
         first = self._make_worker(0)
         self._workers.append(first)
         try:
@@ -87,7 +87,7 @@ class GymnasiumBackend:
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """See `EnvBackend.step_or_reset`; idle environments are skipped."""
+        """See `EnvBackend.step_or_reset`. Idle environments are skipped."""
         asked = [index for index in range(self.spec.num_envs) if index not in idle]
         step, failures = TimeStep.empty(self.spec), {}
         step.is_first[list(seeds)] = True
@@ -108,7 +108,7 @@ class GymnasiumBackend:
         return step, failures
 
     def replace(self, index: int) -> None:
-        """See `EnvBackend.replace`; the new process starts in the background."""
+        """See `EnvBackend.replace`. The new process starts in the background."""
         with self._keeping("in close()"):
             self._workers[index].terminate()
         self._workers[index] = self._make_worker(index)
@@ -157,6 +157,6 @@ class GymnasiumBackend:
 
 
 def _do_without_a_screen() -> None:
-    """Make SDL render to memory on machines without a screen; otherwise it reports a missing screen."""
+    """Make SDL render to memory on machines without a screen. Otherwise it reports a missing screen."""
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

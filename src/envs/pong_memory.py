@@ -79,7 +79,7 @@ def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
 
 @cache
 def _area_weights(length: int, size: int) -> NDArray[np.float32]:
-    """Return the weights (size, length) of each of `length` pixels in each of `size` areas; rows sum to 1."""
+    """Return the weights (size, length) of `length` pixels in `size` areas. Rows sum to 1."""
     edges = np.arange(size + 1) * length / size
     pixel = np.arange(length)
     overlap = np.minimum(pixel + 1, edges[1:, None]) - np.maximum(pixel, edges[:-1, None])

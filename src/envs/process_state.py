@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 
-# `signal.getsignal` wraps this function and takes 2 us more to look up the name of each handler.
+# `signal.getsignal` wraps this function and needs 2 us more to look up the name of each handler.
 from _signal import getsignal  # pyright: ignore[reportMissingImports]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -39,7 +39,7 @@ _entered: list[Any] = []
 
 
 class KeptState:
-    """Context manager for calls into the code of an environment; restores process-wide settings on exit.
+    """Context manager for calls into the code of an environment. Restores process-wide settings on exit.
 
     Each changed setting is reported once per environment. Reseeded random generators are only reported, not
     restored, because the environment would then draw the same numbers again.
@@ -63,7 +63,7 @@ class KeptState:
             if (thread := threading.get_ident()) not in self._baselines:
                 self._baselines[thread] = _read_slow()
             self._slow = self._baselines[thread]
-            # Reading the generators takes as long as a step, so only the first call of each type is checked.
+            # Reading the generators is as slow as a step, so only the first call of each type is checked.
             if (self._name, self._when) not in _reported:
                 _reported.add((self._name, self._when))
                 self._generators = _just_seeded()
@@ -81,7 +81,7 @@ class KeptState:
         if lost := [handler for handler, before, now in each if before != now]:
             with suppress(ValueError):
                 _restore_handlers(self._quick[0])
-            # SDL, which renders, replaces only default handlers and is not reported.
+            # Rendering with SDL replaces only default handlers and is not reported.
             if any(handler != signal.SIG_DFL for handler in lost):
                 self._report(_QUICK[0][0], _RESTORED)
         if self._generators is None:
@@ -122,9 +122,9 @@ def collected_changes() -> Iterator[list[str]]:
 
 
 def _read_quick() -> tuple[Any, ...]:
-    """Return the values of `_QUICK`; optimised for speed, because it runs twice in each step."""
+    """Return the values of `_QUICK`. Speed matters, because this runs twice in each step."""
     if torch := sys.modules.get("torch"):
-        # `torch.get_default_device` takes 4 us, and includes the `with torch.device(...)` blocks of callers.
+        # `torch.get_default_device` needs 4 us, and includes the `with torch.device(...)` blocks of callers.
         device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         of_torch = (
             torch.get_default_dtype(),
@@ -139,7 +139,7 @@ def _read_quick() -> tuple[Any, ...]:
         (sys.stdout, sys.stderr),
         (logging.root.manager.disable, _OWN_LOGGER.disabled),
         *of_torch,
-        # `warnings.catch_warnings` in the main thread replaces the filters, which misleads other threads.
+        # `warnings.catch_warnings` in the main thread replaces the filters and misleads other threads.
         warnings.filters[:] if threading.current_thread() is _MAIN else _UNKNOWN,
     )
 
@@ -179,7 +179,7 @@ def _umask() -> int:
 
 
 def _system_handlers() -> list[int | None]:
-    """Return the addresses of the system's signal handlers, which C libraries change unnoticed by Python."""
+    """Return the addresses of the system's signal handlers. C libraries change them unnoticed by Python."""
     found = []
     for number in _SIGNALS:
         action = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -191,7 +191,7 @@ def _system_handlers() -> list[int | None]:
 
 def _restore_handlers(handlers: tuple[Any, ...]) -> None:
     for number, handler in zip(_SIGNALS, handlers, strict=True):
-        # None is the handler of a C library, which Python cannot install.
+        # None is the handler of a C library. Python cannot install it.
         if handler is not None:
             signal.signal(number, handler)
 
@@ -221,7 +221,7 @@ def _restore_own_logger(state: Any) -> None:
 
 
 def _own_children() -> list[logging.Logger]:
-    """Return the loggers of Reverie's modules, which have no separate configuration."""
+    """Return the loggers of Reverie's modules. They have no separate configuration."""
     known = logging.root.manager.loggerDict
     found = map(known.get, _own_names(len(known)))
     return [each for each in found if isinstance(each, logging.Logger)]
@@ -229,7 +229,7 @@ def _own_children() -> list[logging.Logger]:
 
 @lru_cache(maxsize=1)
 def _own_names(_: int) -> list[str]:
-    """Return the logger names below `reverie.`, cached by the number of all names; a search takes 0.1 ms."""
+    """Return the logger names below `reverie.`, cached by the number of all names. A search needs 0.1 ms."""
     return [name for name in list(logging.root.manager.loggerDict) if name.startswith("reverie.")]
 
 
@@ -314,7 +314,7 @@ _SLOW: _Settings = (
 
 
 def _just_seeded() -> dict[str, Any]:
-    """Return the states of global generators that were just seeded, by library; None for all others."""
+    """Return the states of global generators that were just seeded, by library, or None for all others."""
     words, torch = random.getstate()[1], sys.modules.get("torch")
     state: Any = np.random.get_state(legacy=False)
     used, key = state["state"].get("pos"), state["state"].get("key")

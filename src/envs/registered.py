@@ -64,7 +64,7 @@ def register_maker(make: Callable[[], object], env_id: str | None = None) -> str
     """
     env_id = env_id or _id_of(make)
     gymnasium.registry.pop(env_id, None)
-    # `make` takes no arguments, but Gymnasium's type requires a callable with arguments.
+    # `make` has no parameters, but Gymnasium's type requires a callable with arguments.
     entry_point: Any = make
     gymnasium.register(env_id, entry_point=entry_point)
     return env_id
@@ -103,7 +103,7 @@ def _id_of(make: Callable[[], object]) -> str:
 
 
 def find_maker(env_id: str) -> str:
-    """Import and register the maker with this id unless it is registered; return a hint on failure.
+    """Import and register the maker with this id unless it is registered. Return a hint on failure.
 
     Ids may be untrusted, so only subclasses of `gymnasium.Env` and functions in this folder are called.
     """
@@ -195,7 +195,7 @@ def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
 
 
 def require_no_statistics(env: gymnasium.Env[Any, Any]) -> None:
-    """Raise a `UserError` for Gymnasium's wrappers with running statistics, which checkpoints do not save."""
+    """Raise a `UserError` for Gymnasium's wrappers with running statistics (not in checkpoints)."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, _RUNNING_STATISTICS):
             raise UserError(
@@ -234,7 +234,7 @@ def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseE
 
 
 def _import_for(asked: str, module: str) -> ModuleType:
-    """Import a module; on failure, raise a `UserError` that begins with the user's input `asked`."""
+    """Import a module. On failure, raise a `UserError` that begins with the user's input `asked`."""
     try:
         return _import(module)
     except CODE_FAULTS as error:
@@ -280,6 +280,6 @@ def validate_env(config: EnvConfig) -> None:
 
 @lru_cache(maxsize=1)
 def atari_games() -> list[str]:
-    """Return the games that ale-py registers; its other ROMs, for two players, would end the process."""
+    """Return the games that ale-py registers. Its other ROMs, for two players, would end the process."""
     specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
     return sorted({spec.kwargs["game"] for spec in specs})

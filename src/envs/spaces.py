@@ -145,7 +145,7 @@ def _described(value: Any) -> str:
 
 
 def _array(value: Any) -> NDArray | None:
-    """Return a value as a numeric array; None for anything else, e.g. a dict or rows of different lengths."""
+    """Return a value as a numeric array, or None for e.g. a dict or rows of different lengths."""
     try:
         array = as_array(value)
     except ValueError:
@@ -168,7 +168,7 @@ def as_array(value: Any) -> NDArray:
 
 
 def _choices(space: spaces.Space) -> tuple[int, ...]:
-    """Return the number of values of each discrete choice in an action; () for other spaces."""
+    """Return the number of values of each discrete choice in an action, or () for other spaces."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
@@ -272,7 +272,7 @@ def _seen(space: spaces.Space, image_size: int) -> spaces.Box | None:
 
 
 def _repair(key: str, parts: Mapping[str, spaces.Space]) -> str:
-    """Return a suggestion for an observation of `parts` whose part `key` is not supported."""
+    """Return a suggestion for an observation of `parts` with an unsupported part `key`."""
     space = parts[key]
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return "Give every part a separate key in one Dict."

@@ -45,7 +45,7 @@ class VectorEnvironment:
 
     @property
     def planned_bytes(self) -> int | None:
-        """Maximum of `nbytes`; None if the length of an episode is unlimited."""
+        """Maximum of `nbytes`, or None if the length of an episode is unlimited."""
         steps = self.spec.longest_episode
         if steps is None:
             return None
@@ -109,7 +109,7 @@ class VectorEnvironment:
         return self._last, [self._end_diverged(index) for index in sorted(diverged)]
 
     def close(self) -> None:
-        """Release emulators and processes; may be called twice."""
+        """Release emulators and processes. Repeated calls are safe."""
         self._backend.close()
 
     def _advance(self, action: NDArray[np.float32], seeds: Mapping[int, int]) -> TimeStep:
@@ -127,7 +127,7 @@ class VectorEnvironment:
         return step
 
     def _end_diverged(self, index: int) -> str:
-        """End the episode of an environment that could not be restored; return the warning."""
+        """End the episode of an environment that could not be restored. Return the warning."""
         number, steps = self._episodes.close(index)
         what = f"{self.spec.name}: episode {number} of environment {index}"
         if steps == 0:
@@ -144,7 +144,7 @@ class VectorEnvironment:
 
 
 def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
-    """Return `stored` with diverged episodes ended; episodes without actions get their new observation."""
+    """Return `stored` with diverged episodes ended. Episodes without actions get their new observation."""
     observation = {key: value.copy() for key, value in stored.observation.items()}
     amended = replace(stored, observation=observation, is_last=stored.is_last.copy())
     for index in diverged:
@@ -157,12 +157,12 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
 def make_environment(
     config: EnvConfig, run_seed: int, render: bool = False, first: int = 0
 ) -> VectorEnvironment:
-    """Return the environments of `config` before their first reset; see `make_backend` for errors."""
+    """Return the environments of `config` before their first reset. See `make_backend` for errors."""
     return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts, first)
 
 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
-    """Return the environments of `config`; with `render`, they render images unless observations have some.
+    """Return the environments of `config`. With `render`, they render images unless observations have some.
 
     Raises:
         UserError: If the environment is unknown, a package is missing, or its spaces are not supported.

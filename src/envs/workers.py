@@ -39,7 +39,7 @@ from .spaces import (
 )
 
 Request = int | NDArray[np.float32]
-"""A seed, which starts an episode, or an action (A,)."""
+"""A seed that starts an episode, or an action (A,)."""
 
 _PICTURE = None
 """Request for a rendered image."""
@@ -56,7 +56,7 @@ _FLOAT32_END = (2 - 2**-24) * 2.0**127
 
 
 def as_number(reward: Any) -> float:
-    """Return a reward as a number; arrays and tensors with one element are accepted.
+    """Return a reward as a number. Arrays and tensors with one element are accepted.
 
     Raises:
         EnvironmentFailed: If it is not a single number that is finite in float32, the replay's dtype.
@@ -107,7 +107,7 @@ class LocalEnv:
     _has_begun: bool = field(default=False, init=False)
 
     def make(self) -> gymnasium.Env:
-        """Return the environment, which is created at the first call."""
+        """Return the environment. The first call creates it."""
         if self._env is None:
             # Environments must not share arguments, because one might modify a list or mapping.
             options = copy.deepcopy(dict(self.config.kwargs or {}))
@@ -125,7 +125,7 @@ class LocalEnv:
         return self._env
 
     def outline(self) -> tuple[EnvSpec, bool]:
-        """Create the environment; return its spec, and whether MuJoCo renders its image observations.
+        """Create the environment. Return its spec, and whether MuJoCo renders its image observations.
 
         Raises:
             UserError: If it cannot be created or its spaces are not supported; the caller prepends the id.
@@ -157,7 +157,7 @@ class LocalEnv:
         return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")
 
     def wait_until_ready(self) -> None:
-        """Do nothing, because there is no process to wait for."""
+        """Return immediately, because there is only one process."""
 
     def send(self, request: Request) -> None:
         """Store a request."""
@@ -203,10 +203,10 @@ class LocalEnv:
         return picture
 
     def close_async(self) -> None:
-        """Do nothing, because nothing runs between calls."""
+        """Return immediately, because the environment is idle between calls."""
 
     def terminate(self) -> None:
-        """Close the environment; may be called twice."""
+        """Close the environment. Repeated calls are safe."""
         if self._env is not None:
             with contextlib.suppress(*CODE_FAULTS):
                 self._env.close()
@@ -214,10 +214,10 @@ class LocalEnv:
 
 
 class SubprocessEnv:
-    """A `LocalEnv` in a separate process, which counts as hung after `timeout` seconds (0: never)."""
+    """A `LocalEnv` in a separate process. It counts as hung after `timeout` seconds (0: never)."""
 
     def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
-        # A forked worker would share the pages of replay and device, and inherit locks held by threads.
+        # A forked worker would share the pages of replay and device, and inherit the locks of threads.
         context = multiprocessing.get_context("spawn")
         # The wrapper supports any callable, but its type only functions that return Gymnasium environments.
         portable: Any = CloudpickleWrapper
@@ -232,7 +232,7 @@ class SubprocessEnv:
         atexit.register(self._process.kill)
 
     def outline(self) -> tuple[EnvSpec, bool]:
-        """See `LocalEnv.outline`; waits until the environment is created.
+        """See `LocalEnv.outline`. This waits until the environment is created.
 
         Raises:
             EnvironmentFailed: If its process died or timed out.
@@ -247,14 +247,14 @@ class SubprocessEnv:
         return outline
 
     def wait_until_ready(self) -> None:
-        """Wait until the environment is created; raise `EnvironmentFailed` if creation fails."""
+        """Wait until the environment is created. Raise `EnvironmentFailed` if creation fails."""
         try:
             self.outline()
         except UserError as error:
             raise EnvironmentFailed(f"it {error}") from error
 
     def send(self, request: Request) -> None:
-        """Request a start or an action; never fails, because `receive` reports dead or hung processes."""
+        """Request a start or an action without failing. `receive` reports dead or hung processes."""
         with contextlib.suppress(OSError):
             self._pipe.send(request)
 
@@ -265,7 +265,7 @@ class SubprocessEnv:
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} s")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """See `LocalEnv.render`; a process that does not answer fails all further requests."""
+        """See `LocalEnv.render`. A process that does not answer fails all further requests."""
         with contextlib.suppress(OSError):
             self._pipe.send(_PICTURE)
         answer: Any = self.receive()
@@ -290,11 +290,11 @@ class SubprocessEnv:
         return answer
 
     def close_async(self) -> None:
-        """Close the pipe; the process exits at its next read."""
+        """Close the pipe. The process exits at its next read."""
         self._pipe.close()
 
     def terminate(self) -> None:
-        """Kill the process, allowing a few seconds after `close_async`; may be called twice."""
+        """Kill the process, allowing a few seconds after `close_async`. Repeated calls are safe."""
         if not self._pipe.closed:
             self._pipe.close()
             self._process.kill()
@@ -305,7 +305,7 @@ class SubprocessEnv:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Make reads and writes raise BlockingIOError after `seconds` (0: never); polling would be slower."""
+    """Make reads and writes raise BlockingIOError after `seconds` (0: never). Polling would be slower."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         # This overrides socket.setdefaulttimeout.

@@ -3,8 +3,8 @@
 Each file is a chunk of up to 1,024 consecutive records of one stream, written by `Chunk.save` in
 `embodied/core/chunk.py` (commit e3f0224). Its name includes the next chunk, and episodes may span chunks.
 Row t of `action` was **chosen after** seeing record t, because `Driver._step` passes the record to the
-policy. It is zeros where `is_last`. Discrete actions are integers; before 2024 they were one-hot. Keys with
-`enc/`, `dyn/` and `dec/` are network latents; `stepid` (formerly `id`) and `consec` number the records. Keys
+policy. It is zeros where `is_last`. Discrete actions are integers (one-hot before 2024). Keys with
+`enc/`, `dyn/` and `dec/` are network latents. `stepid` (formerly `id`) and `consec` number the records. Keys
 of observations may also contain slashes, because `from_gym` joins the keys of nested Dicts with a slash.
 """
 
@@ -96,7 +96,7 @@ def _join(pieces: list[dict[str, NDArray]]) -> RawEpisode:
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write one chunk per episode, without latents (use `replay_context=0`); return their number."""
+    """Write one chunk per episode, without latents (use `replay_context=0`). Return their number."""
     count, number = 0, uuid.uuid4()
     for count, episode in enumerate(episodes, 1):
         arrays = led_arrays(episode)
@@ -105,7 +105,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
         index = np.arange(len(episode.reward), dtype=">u4").view(np.uint8).reshape(-1, 4)
         identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))
         arrays["stepid"] = np.concatenate([identity, index], axis=1)
-        # The successor of the last chunk does not exist, which is normal for an active run.
+        # The last chunk's successor does not exist. This is normal for an active run.
         following = uuid.uuid4()
         name = f"{_base62(number)}-{_base62(following)}-{len(index)}.npz"
         write_npz(folder / f"20000101T000000F{count:06d}-{name}", arrays)

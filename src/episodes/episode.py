@@ -17,7 +17,7 @@ from ..utils.timestep import ActionSpec, ArraySpec
 from ..utils.units import count_text
 
 MOST_BYTES = 2**31
-"""Maximum bytes of the arrays of an episode, or of a file with several; 27,000 Atari steps need 0.33e9."""
+"""Maximum bytes of the arrays of an episode, or of a file with several. 27,000 Atari steps need 0.33e9."""
 
 MOST_AXES = 6
 # Bounds of single pixels take about 1e6 bytes as text.
@@ -41,7 +41,7 @@ class RawEpisode(NamedTuple):
     """(records, ...) by key."""
 
     action: NDArray
-    """Chosen after seeing each record: integers (records,), or (records, size); the last row is ignored."""
+    """Chosen after seeing each record: integers (records,), or (records, size). The last row is ignored."""
 
     reward: NDArray
     """(records,) received on arriving at each record."""
@@ -77,7 +77,7 @@ def judging(path: Path, *more: type[Exception]) -> Iterator[None]:
 
 
 def read_description(path: Path) -> Any:
-    """Return the value of a JSON file of at most 16 MiB; see `judging` for errors."""
+    """Return the value of a JSON file of at most 16 MiB. See `judging` for errors."""
     with judging(path), open_regular(path, _DESCRIPTION_BYTES) as file:
         return parse_json(file.read())
 
@@ -156,7 +156,7 @@ def is_one_hot(rows: NDArray, blocks: tuple[int, ...]) -> bool:
 
 
 def several(sizes: Iterable[int]) -> ActionSpec:
-    """Return the spec of several discrete choices; raise `ValueError` for a choice without values."""
+    """Return the spec of several discrete choices. Raise `ValueError` for a choice without values."""
     parts = tuple(sizes)
     if min(parts, default=0) < 1:
         raise ValueError("its action is invalid")
@@ -170,7 +170,7 @@ def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
 
 
 def difference(found: Mapping[str, ArraySpec], needed: Mapping[str, ArraySpec]) -> str | None:
-    """Return e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)"; None if equal."""
+    """Return None or e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)"."""
     for key in sorted(found.keys() | needed.keys()):
         if (is_now := found.get(key)) != (wanted := needed.get(key)):
             texts = [f"{part.dtype} {part.shape}" if part else "missing" for part in (is_now, wanted)]

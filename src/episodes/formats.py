@@ -33,19 +33,19 @@ MOST_CHOICES = 100_000
 
 
 class Episodes(NamedTuple):
-    """Episodes on disk, which are read one at a time."""
+    """Episodes on disk, read one at a time."""
 
     path: Path
     format: Format
 
     action: ActionSpec | None
-    """Action spec stored in the files; None if the format does not store it."""
+    """Action spec stored in the files, or None if the format does not store it."""
 
     skipped: Counter[str]
-    """Number of files per array name that the last read skipped; also counts `UNFINISHED` records."""
+    """Number of files per array name that the last read skipped, and of `UNFINISHED` records."""
 
     def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
-        """Yield unconverted episodes with their files; see the reader of each format for errors."""
+        """Yield unconverted episodes with their files. See the reader of each format for errors."""
         self.skipped.clear()
         return _MODULES[self.format].read(self.path, self.skipped)
 
@@ -58,7 +58,7 @@ class Episodes(NamedTuple):
         return ", ".join(sorted(counts) + [f"{count:,} {UNFINISHED}"] * (count > 0))
 
     def read(self, action: ActionSpec) -> Iterator[EpisodeRecords]:
-        """Yield checked episodes, which must all have the same observations as the first one.
+        """Yield checked episodes. All must have the same observations as the first one.
 
         Raises:
             UserError: With the file of the first episode that is invalid or differs, or without episodes.
@@ -101,7 +101,7 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
 
 
 def find_action(episodes: Episodes) -> ActionSpec:
-    """Return the stored action spec, or infer it; integers (up to the largest) and one-hot are choices."""
+    """Return the stored action spec, or infer it. Integers (up to the largest) and one-hot are choices."""
     if episodes.action is not None:
         return episodes.action
     size, is_discrete = 0, True
@@ -123,7 +123,7 @@ def find_action(episodes: Episodes) -> ActionSpec:
 
 
 def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes of one spec to a new folder atomically; return their number.
+    """Write episodes of one spec to a new folder atomically. Return their number.
 
     Raises:
         UserError: If the folder is not empty or cannot be written, or an observation key is not allowed.

@@ -1,8 +1,8 @@
 """Minari datasets in HDF5: `<dataset>/data/main_data.hdf5` and `metadata.json`.
 
 Source: `minari/dataset/_storages/hdf5_storage.py` and `docs/content/dataset_standards.md` of Farama's Minari
-(commit 1880118). Each episode is a group `episode_<n>` with `observations` (an array or a group of arrays),
-which have one row more than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the
+(commit 1880118). Each episode is a group `episode_<n>`. Its `observations` (an array or a group of arrays)
+have one row more than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the
 step **from** observation t: the action chosen after seeing it, and the reward received on arriving at the
 next. JPEG images are not supported. Spaces are JSON in `metadata.json` (`minari/serialization.py`).
 
@@ -41,7 +41,7 @@ _VERSION = "0.5.3"
 
 
 def find(path: Path) -> Path | None:
-    """Return the HDF5 file at a path, which is the file itself or a dataset's folder."""
+    """Return the HDF5 file at a path, either the file itself or a dataset's folder."""
     places = (path, path / DATA_FILE, path / "data" / DATA_FILE)
     files = (place for place in places if place.suffix in (".hdf5", ".h5") and os.path.isfile(place))
     return next(files, None)
@@ -78,7 +78,7 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
 
 
 def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
-    """Return the unread datasets of an episode by name; parts of a Dict are `observations/<key>`.
+    """Return the unread datasets of an episode by name. Parts of a Dict are `observations/<key>`.
 
     Raises:
         ValueError: If one is missing or is not an array of numbers in this file, or all are too large.
@@ -111,7 +111,7 @@ def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
 
 
 def _member(h5py: Any, group: Any, name: str) -> Any:
-    """Return a member of a group; raise `ValueError` for a link to another location or file."""
+    """Return a member of a group. Raise `ValueError` for a link to another location or file."""
     link = group.get(name, getlink=True)
     if link is None:
         raise ValueError(f"it has no `{name}`, only {', '.join(group)[:80] or 'an empty group'}")
@@ -153,7 +153,7 @@ def _scaled(actions: NDArray, space: dict[str, Any] | None) -> NDArray:
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write a dataset to one file with unencoded images; return the number of episodes.
+    """Write a dataset to one file with unencoded images. Return the number of episodes.
 
     Continuous actions are the model's actions in [-1, 1], which are the bounds of the action space.
     """
@@ -209,7 +209,7 @@ def _box(part: ArraySpec, bound: float = np.inf) -> dict[str, Any]:
 
 
 def can_hold(key: str) -> bool:
-    """Return whether the format allows this observation key; a slash would create a group."""
+    """Return whether the format allows this observation key. A slash would create a group."""
     return bool(key) and "/" not in key
 
 
@@ -234,7 +234,7 @@ def _spaces(file: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
 
 
 def _h5py() -> Any:
-    """Import h5py; raise a `UserError` if it is not installed."""
+    """Import h5py. Raise a `UserError` if it is not installed."""
     try:
         import h5py
     except ImportError as error:

@@ -55,7 +55,7 @@ def led_arrays(episode: EpisodeRecords) -> dict[str, NDArray]:
 
 
 def read_npz(path: Path, is_read: Callable[[str], bool], skipped: Counter[str]) -> dict[str, NDArray]:
-    """Return the arrays of an npz file whose names satisfy `is_read`; count all others in `skipped`.
+    """Return the arrays of an npz file with names that satisfy `is_read`. Count all others in `skipped`.
 
     Raises:
         UserError: If it is not a regular file, is too large or damaged, or has anything but plain arrays.

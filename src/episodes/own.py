@@ -1,7 +1,7 @@
 """Reverie's episode format: a folder that dreamerv3-torch can read too, described by `episodes.json`.
 
 Each episode is an npz file named `episode_000001-<records>.npz`. Row t of `action` is the action that **led
-to** record t; row 0 is zeros. `episodes.json` is written last, so a folder that contains it is complete.
+to** record t. Row 0 is zeros. `episodes.json` is written last, so a folder that contains it is complete.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ INDEX, VERSION = "episodes.json", 1
 
 
 def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
-    """Return the spec and the files of a folder of episodes; raise a `UserError` if they are invalid."""
+    """Return the spec and the files of a folder of episodes. Raise a `UserError` if they are invalid."""
     index, files = read_description(path / INDEX), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if index["version"] != VERSION:
@@ -55,7 +55,7 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes of one spec; return their number."""
+    """Write episodes of one spec. Return their number."""
     count = 0
     for count, episode in enumerate(episodes, 1):
         write_npz(folder / f"episode_{count:06d}-{len(episode.reward)}.npz", led_arrays(episode))
@@ -77,7 +77,7 @@ def can_hold(key: str) -> bool:
 
 
 def _whole(number: object) -> int:
-    """Return a non-negative integer; raise `ValueError` for anything else."""
+    """Return a non-negative integer. Raise `ValueError` for anything else."""
     if type(number) is not int or number < 0 or number > np.iinfo(np.int64).max:
         raise ValueError(f"{number!r} is not a valid size")
     return number

@@ -14,7 +14,7 @@ class OnLeak(Enum):
 
 
 class OnPlan(Enum):
-    """Reaction to a run whose planned memory exceeds the limit."""
+    """Reaction to planned memory above the limit."""
 
     refuse = "refuse"
     warn = "warn"
@@ -25,7 +25,7 @@ class MemoryConfig:
     """Settings of plan, tracker, verdicts and snapshots (`configs/memory/*.yaml`). Intervals of 0 disable."""
 
     plan: OnPlan = OnPlan.refuse
-    """Refuse a run whose plan exceeds the memory limit, or only warn."""
+    """Refuse a run with planned memory above the limit, or only warn."""
     tracking_enabled: bool = True
     """Track the sizes of the run's components and check them for leaks."""
     report_interval: int = 10_000
@@ -35,13 +35,13 @@ class MemoryConfig:
     (`classify_trend` in `heapwatch/leaks/verdict.py`)."""
     leak_share: float = 0.05
     """Fraction of the free memory, in [0, 1], that steady growth must use before it is a certain leak. Growth
-    with a known holder is also certain after 480 samples; with 0 any growth is certain immediately."""
+    with a known holder is also certain after 480 samples. With 0 any growth is certain immediately."""
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
     on_leak: OnLeak = OnLeak.warn
     """Log a warning or stop the run after a certain leak or a graph that outlives its update."""
     snapshot_interval: int = 0
-    """Agent steps between CUDA memory snapshots; ignored without CUDA."""
+    """Agent steps between CUDA memory snapshots, ignored without CUDA."""
 
     def __post_init__(self) -> None:
         require_range("memory", self, "report_interval", "check_interval", "snapshot_interval", ge=0)

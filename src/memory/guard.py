@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunGuard(MemoryGuard):
-    """Check the memory of a run as configured by `memory.*`; disabled by `memory.tracking_enabled=false`.
+    """Check the memory of a run as configured by `memory.*`. `memory.tracking_enabled=false` disables it.
 
     Args:
         config: The settings.
@@ -49,7 +49,7 @@ class RunGuard(MemoryGuard):
         components: Mapping[str, Component],
         is_after_pause: bool = False,
     ) -> dict[str, float]:
-        """Take a sample at a fixed phase of the loop; return additional values to log."""
+        """Take a sample at a fixed phase of the loop. Return additional values to log."""
         if not self._config.tracking_enabled:
             return {}
         return super().sample(step, counters, roots, components, is_after_pause)

@@ -8,7 +8,7 @@ from ..utils.durable_io import replacing
 
 
 class SnapshotRecorder:
-    """Write `snapshot_step_<N>.pickle` to a folder, which is created at the first snapshot.
+    """Write `snapshot_step_<N>.pickle` to a folder. The first snapshot creates it.
 
     Live blocks include the Python stack of their allocation, except in the backward pass (C++ threads).
     History would leak several kB of host memory per entry and is off. Without CUDA, methods have no effect.
@@ -20,14 +20,14 @@ class SnapshotRecorder:
         self._folder = folder
 
     def start(self) -> None:
-        """Record the stack of every later allocation in this process; call this before the first one."""
+        """Record the stack of every later allocation in this process. Call this before the first one."""
         if torch.cuda.is_available():
             torch.cuda.memory._record_memory_history(
                 enabled="state", context="state", stacks="python", max_entries=1
             )
 
     def save(self, step: int) -> Path | None:
-        """Atomically save the current memory as the snapshot of `step`; return None without CUDA.
+        """Atomically save the current memory as the snapshot of `step`. Return None without CUDA.
 
         Cost: 25 MB of disk and a few seconds for 400,000 blocks; less than 1 MB for few blocks.
 

@@ -17,7 +17,7 @@ class ModelConfig:
     """Network sizes, set by `configs/model/*.yaml`. Values are counts unless stated otherwise."""
 
     init: str | None = None
-    """Initial weights: a safetensors file or a run folder, whose newest checkpoint is loaded. Optimisers and
+    """Initial weights: a safetensors file or a run folder (its newest checkpoint). Optimisers and
     replay start empty. null initialises the networks randomly from `seed`."""
 
     units: int = 256
@@ -95,20 +95,20 @@ class OptimizerConfig:
     """Step size after the warm-up."""
 
     world_model_learning_rate: float | None = None
-    """Step size of the world model; defaults to `learning_rate`."""
+    """Step size of the world model. Defaults to `learning_rate`."""
 
     actor_learning_rate: float | None = None
-    """Step size of the actor; defaults to `learning_rate`. Small models need a high rate. LaProp's step is as
+    """Step size of the actor. Defaults to `learning_rate`. Small models need a high rate. LaProp's step is as
     large as the rate for any gradient, so at that rate noise would destroy the actor's entropy."""
 
     critic_learning_rate: float | None = None
-    """Step size of the critic; defaults to `learning_rate`."""
+    """Step size of the critic. Defaults to `learning_rate`."""
 
     warmup_updates: int = 1000
     """Updates over which the step size grows linearly, from 0 at the first update. 0 disables the warm-up."""
 
     decay_from: int = 0
-    """Updates after which the step size decays as `decay_from` / updates; 0 disables the decay. The schedule
+    """Updates after which the step size decays as `decay_from` / updates. 0 disables the decay. The schedule
     does not depend on the length of the run, so a run can be extended."""
 
     least_learning_rate: float = 1e-4
@@ -124,7 +124,7 @@ class OptimizerConfig:
     """Decay rate of the momentum."""
 
     beta2: float = 0.999
-    """Decay rate of the mean square. All releases of the reference code use 0.999; the paper states 0.99."""
+    """Decay rate of the mean square. All releases of the reference code use 0.999. The paper states 0.99."""
 
     eps: float = 1e-20
     """Constant added to the root mean square to avoid a division by zero."""

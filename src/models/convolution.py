@@ -112,10 +112,10 @@ def in_groups(
 
 
 def channels_last(stages: list[nn.Module]) -> nn.Sequential:
-    """Chain convolutions (weights in channels_last) and norms; names count the SiLU in a norm as a module."""
+    """Chain convolutions (weights in channels_last) and norms. Names count the SiLU in a norm as a module."""
     names = (f"{3 * (index // 2) + index % 2}" for index in range(len(stages)))
     result = nn.Sequential(OrderedDict(zip(names, stages, strict=True)))
-    # This is equivalent to `Module.to(memory_format=...)`, which has no type annotation in torch.
+    # `Module.to(memory_format=...)` is equivalent, but torch does not annotate it.
     for parameter in result.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)

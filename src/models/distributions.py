@@ -21,7 +21,7 @@ MIN_STD, MAX_STD = 0.1, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Source of sampling noise on one device; without a generator, each sample is its distribution's mode.
+    """Source of sampling noise on one device. Without a generator, each sample is its distribution's mode.
 
     All `ranks` use the same generator. Each rank draws the noise of all ranks and keeps its part, so the
     noise does not depend on the number of ranks. Shapes are per rank; `axis` is divided among the ranks.
@@ -36,7 +36,7 @@ class Noise:
         return torch.empty(0, dtype=torch.uint8) if self.generator is None else self.generator.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Set the generator's state; a state from a different type of device is ignored."""
+        """Set the generator's state. A state from a different type of device is ignored."""
         if self.generator is not None and state.numel() == self.generator.get_state().numel():
             self.generator.set_state(state.cpu())
 
@@ -44,7 +44,7 @@ class Noise:
         """Return Exp(1) noise: argmax(p / noise) is a sample of p, or its mode if the noise is constant."""
         if self.generator is None:
             return torch.ones(shape, device=self.device)
-        # This is five times faster than `exponential_` on a CPU. -log(0) is infinity, which is never chosen.
+        # This is five times faster than `exponential_` on a CPU. -log(0) is infinity and never chosen.
         return self._part(torch.rand, shape, axis).log_().neg_()
 
     def normal(self, *shape: int, axis: int = 0) -> Float[Tensor, "..."]:
@@ -74,7 +74,7 @@ def symexp(x: Tensor) -> Tensor:
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """Return the softmax over the last axis; for short axes, torch's takes 2.7 ms on a CPU instead of 0.4."""
+    """Return the softmax over the last axis. For short axes, torch's needs 2.7 ms on a CPU instead of 0.4."""
     if x.device.type != "cpu" or x.shape[-1] > SHORT_AXIS:
         return x.softmax(-1)
     return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
@@ -97,7 +97,7 @@ def unimix_log_probs(
 def unimix_log_probs_of_parts(
     logits: Float[Tensor, "*batch classes"], parts: tuple[int, ...], unimix: float
 ) -> Float[Tensor, "*batch classes"]:
-    """Return `unimix_log_probs` of each block of logits, computed separately; `parts` are block sizes."""
+    """Return `unimix_log_probs` of each block of logits, computed separately. `parts` are block sizes."""
     return torch.cat([unimix_log_probs(block, unimix) for block in logits.split(parts, -1)], -1)
 
 
@@ -150,7 +150,7 @@ class CategoricalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class MultiCategoricalPolicy(CategoricalPolicy):
-    """Several discrete choices, independent given the state; actions consist of one-hot blocks.
+    """Several discrete choices, independent given the state. Actions consist of one-hot blocks.
 
     Log-probabilities are normalised per block, so sums over all blocks belong to the joint distribution.
     """
@@ -166,7 +166,7 @@ class MultiCategoricalPolicy(CategoricalPolicy):
 
 @dataclass(frozen=True, slots=True)
 class NormalPolicy:
-    """A continuous policy: an unsquashed diagonal normal, whose actions the environment clips."""
+    """A continuous policy: an unsquashed diagonal normal. The environment clips its actions."""
 
     mean: Float[Tensor, "*batch actions"]
     std: Float[Tensor, "*batch actions"]

@@ -68,7 +68,7 @@ class Encoder(nn.Module):
             self.widest = first >> 2 if config.strided else first
 
     def forward(self, observation: dict[str, Tensor]) -> Float[Tensor, "batch time tokens"]:
-        """Encode (batch, time, ...) observations in stored dtypes; image tokens are in (h, w, c) order."""
+        """Encode (batch, time, ...) observations in stored dtypes. Image tokens are in (h, w, c) order."""
         parts: list[Tensor] = []
         if self.vectors:
             vector = torch.cat([observation[key][..., None].float().flatten(2) for key in self.vectors], -1)

@@ -19,12 +19,12 @@ from .distributions import (
 )
 from .layers import MLP, Linear, full_precision
 
-# A small scale makes the initial policy nearly uniform; dreamerv3's configs.yaml: policy.outscale.
+# A small scale makes the initial policy nearly uniform (policy.outscale in dreamerv3's configs.yaml).
 ACTOR_OUTSCALE = 0.01
 
 
 class TwoHotHead(nn.Module):
-    """Predict a number in raw units as a distribution over exponentially spaced bins; initially exactly 0.
+    """Predict a number in raw units as a distribution over exponentially spaced bins, initially exactly 0.
 
     `bins` are symexp of evenly spaced points in [-20, 20], mirrored so that they are exactly antisymmetric.
     """
@@ -87,7 +87,7 @@ class TwoHotHead(nn.Module):
 
 
 class ContinueHead(nn.Module):
-    """Predict the probability of continuation times the discount, which the training target includes."""
+    """Predict the probability of continuation times the discount, like the training target."""
 
     def __init__(self, feature_size: int, config: ModelConfig) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Actor(nn.Module):
             self.std_out = Linear(config.units, action.size, ACTOR_OUTSCALE)
 
     def noise(self, source: Noise, *shape: int, axis: int = 0) -> Float[Tensor, "*batch actions"]:
-        """Draw noise for the policy's `sample`; `shape` is (*batch, actions) and `axis` the batch axis."""
+        """Draw noise for the policy's `sample`. `shape` is (*batch, actions) and `axis` the batch axis."""
         draw = source.exponential if self.action.is_discrete else source.normal
         return draw(*shape, axis=axis)
 

@@ -14,14 +14,14 @@ from torch.nn import functional as F
 # Standard deviation of a unit normal that is truncated at +-2.
 TRUNCATED_STD = 0.87962566
 _FLOATS_IN_CACHE = 2**17
-# Added to the mean square under the norm's root; source: Norm in embodied/jax/nets.py.
+# Added to the mean square under the norm's root (Norm in embodied/jax/nets.py).
 EPS = 1e-4
 
 _META_STANDS_FOR = ContextVar("meta_stands_for", default="cpu")
 
 
 def runs_on_cpu(x: Tensor) -> bool:
-    """Return whether to use the fast paths of the CPU for `x`; `meta` tensors follow `meta_stands_for`."""
+    """Return whether to use the fast paths of the CPU for `x`. `meta` tensors follow `meta_stands_for`."""
     kind = x.device.type
     return (_META_STANDS_FOR.get() if kind == "meta" else kind) == "cpu"
 
@@ -37,7 +37,7 @@ def meta_stands_for(kind: str) -> Iterator[None]:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with `x` under autocast (for `meta`, that of the CPU)."""
+    """Return the dtype of matrix products with `x` under autocast (for `meta`, the CPU's)."""
     kind = "cpu" if x.device.type == "meta" else x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
@@ -68,7 +68,7 @@ class NormSiLU(nn.Module):
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
-        """Normalise in float32 and apply SiLU; a GPU applies SiLU in the dtype of x."""
+        """Normalise in float32 and apply SiLU. A GPU applies SiLU in the dtype of x."""
         return norm_silu(x, self.scale)
 
 
@@ -126,7 +126,7 @@ class _NormSiLU(torch.autograd.Function):
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
             into = found if x.dtype == torch.float32 else None
             row_gradient, partial = _NormSiLU.of_rows(rows, factor, received, scale, into)
-            # In float32 both are the same tensor, so the copy does nothing.
+            # In float32 both are the same tensor, so the copy has no effect.
             found.copy_(row_gradient)
             scale_gradient += partial
         return gradient, scale_gradient
@@ -135,7 +135,7 @@ class _NormSiLU(torch.autograd.Function):
     def of_rows(
         x: Tensor, factor: Tensor, received: Tensor, scale: Tensor, into: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a group of rows and of the scale; `into` receives the first in float32."""
+        """Return the gradients of a group of rows and of the scale. `into` receives the first in float32."""
         normalised = x.float() * factor
         wide = torch.empty_like(normalised) if into is None else into
         torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
@@ -152,7 +152,7 @@ def _fits_in_cache(x: Tensor) -> bool:
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield groups of rows small enough to stay in the processor's cache between operators."""
     rows = max(1, _FLOATS_IN_CACHE // tensors[0].shape[-1])
-    # Unpack a list: a generator would leave tuples in Python's free lists, which looks like a leak.
+    # Unpack a list: a generator would leave tuples in Python's free lists, and look like a leak.
     return zip(*[tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors], strict=True)
 
 
@@ -164,7 +164,7 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features)
 
     def reset_parameters(self) -> None:
-        """Initialise the parameters; called by the base class."""
+        """Initialise the parameters. The base class calls this."""
         truncated_normal_(self.weight, self.in_features, self.outscale)
         nn.init.zeros_(self.bias)
 
@@ -186,7 +186,7 @@ class BlockLinear(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """A stack of linear, RMSNorm and SiLU; parameter names count each of the three as a module."""
+    """A stack of linear, RMSNorm and SiLU. Parameter names count all three as modules."""
 
     def __init__(self, in_features: int, units: int, layers: int) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from .config import OptimizerConfig
 
 
 def falling(value: float, least: float, start: int, updates: Tensor) -> float | Tensor:
-    """Return `value`, decayed as start / updates after `start` updates; a `start` of 0 disables the decay.
+    """Return `value`, decayed as start / updates after `start` updates. A `start` of 0 disables the decay.
 
     The decay stops at `least`; smaller values are not decayed. A decayed value is 0-d float32 on the device.
     """
@@ -90,7 +90,7 @@ class LaProp(Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]: metrics in the place of the loss
         self, closure: Callable[[], Any] | None = None, finite: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Apply one update and free each parameter's `grad`; a missing `grad` counts as zeros.
+        """Apply one update and free each parameter's `grad`. A missing `grad` counts as zeros.
 
         Args:
             closure: Called first to compute the gradients; its result is ignored.
@@ -163,7 +163,7 @@ class LaProp(Optimizer):
     def _clip(
         self, parameters: list[Tensor], gradients: list[Tensor], finite: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Clip in place and zero tiny gradients; return the total norms before and after clipping."""
+        """Clip in place and zero tiny gradients. Return the total norms before and after clipping."""
         c = self.config
         norms = torch.stack(torch._foreach_norm(gradients))
         limits = torch.stack(torch._foreach_norm(parameters)).clamp(min=c.agc_floor) * c.agc_clip

@@ -41,7 +41,7 @@ def lambda_return(
 
 
 class ReturnNormalizer(nn.Module):
-    """Moving averages of a low and a high percentile of returns; max(1, high - low) divides advantages.
+    """Moving averages of a low and a high percentile of returns. `max(1, high - low)` divides advantages.
 
     Both start at 0 without bias correction, so the divisor starts at 1. Percentiles are fractions.
     """

@@ -57,7 +57,7 @@ class LatentState:
 
 @dataclass(frozen=True, slots=True)
 class RSSMOutput:
-    """States and logits after each of T observations; prior_time is 0 if no priors were requested."""
+    """States and logits after every one of T observations. `prior_time` is 0 if no priors were requested."""
 
     posterior: LatentState
     posterior_logits: Float[Tensor, "batch time stoch classes"]
@@ -65,7 +65,7 @@ class RSSMOutput:
 
 
 class BlockGRU(nn.Module):
-    """A GRU with D units in G blocks, which share the latent sample and the action.
+    """A GRU with D units in G blocks. They share the latent sample and the action.
 
     Every block reads concat[its part of deter, x_deter, x_stoch, x_action]. See `action_input` for x_action.
     A step takes its weights as arguments because a `Scan` passes copies without gradients.
@@ -132,7 +132,7 @@ class BlockGRU(nn.Module):
         inputs = [deter.to(dtype), stoch.to(dtype)]
         first = zip(added, inputs, weights, scales, strict=False)
         shared = torch.cat([norm_silu(torch.addmm(*affine), scale) for *affine, scale in first], -1)
-        # Block products are (G, B, ...) and all other tensors (B, G, ...), which is cheaper than copies.
+        # Block products are (G, B, ...) and all other tensors (B, G, ...). This is cheaper than copies.
         own = deter.unflatten(-1, (self.blocks, self.width))
         joined = torch.cat([own.to(dtype), shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
         mixed = torch.baddbmm(added[2], joined.transpose(0, 1), weights[2]).transpose(0, 1)
@@ -166,7 +166,7 @@ class RSSM(nn.Module):
         self._state: LatentState | None = None
 
     def initial(self, batch: int) -> LatentState:
-        """Return the state before the first observation: zeros, which are not learned."""
+        """Return the state before the first observation: zeros that are not learned."""
         c, device = self.config, self.posterior_in.weight.device
         return LatentState(
             torch.zeros(batch, c.deter, device=device), torch.zeros(batch, c.stoch, c.classes, device=device)
@@ -177,11 +177,11 @@ class RSSM(nn.Module):
         return self._state or self.initial(batch)
 
     def set_online_state(self, state: LatentState | None) -> None:
-        """Cache a state, which must not have a graph, for acting; None resets it to zeros."""
+        """Cache a state without a graph for acting. None resets it to zeros."""
         self._state = state
 
     def noise(self, source: Noise, *lead: int, axis: int = 0) -> Float[Tensor, "*lead stoch classes"]:
-        """Draw Exp(1) noise for the latents; `axis` is the batch axis."""
+        """Draw Exp(1) noise for the latents. `axis` is the batch axis."""
         return source.exponential(*lead, self.config.stoch, self.config.classes, axis=axis)
 
     def observe(
@@ -281,7 +281,7 @@ class RSSM(nn.Module):
         latent_noise: Float[Tensor, "batch stoch classes"],
         weights: Sequence[Tensor],
     ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
-        """Return the state predicted by the prior after an action; `weights` are those of the core."""
+        """Return the state predicted by the prior after an action. `weights` belong to the core."""
         core, dtype = self.core, weights[0].dtype
         added = [x.to(dtype) for x in core.added(action_input)]
         deter, _ = core(deter, stoch.flatten(-2), added, core.scales(), weights)
@@ -300,7 +300,7 @@ class RSSM(nn.Module):
         latent_noise: Float[Tensor, "horizon batch stoch classes"],
         is_onehot: bool = False,
     ) -> tuple[list[LatentState], list[Float[Tensor, "batch action"]]]:
-        """Roll out the prior; return the start and H predicted states, and the H actions between them.
+        """Roll out the prior. Return the start and H predicted states, and the H actions between them.
 
         Args:
             state: Start states, (B, ...).

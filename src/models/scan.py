@@ -9,7 +9,7 @@ Autograd would compute x_t' dL/dy_t at every step and add up T products. Their s
     dL/dW = sum_t x_t' dL/dy_t = X' D,    X = [x_1; ...; x_T],    D = [dL/dy_1; ...; dL/dy_T]
 
 So the steps use W without its gradient and keep their inputs x_t. The terms b_t of all steps form one
-tensor, the tap. As b_t is added to y_t, the gradient of the tap is D, which is complete once autograd has
+tensor, the tap. As b_t is added to y_t, the gradient of the tap is D. It is complete once autograd has
 passed all steps. Then `_Tap` returns X' D as the gradient of W. A bias is a tap with equal terms, and its
 gradient is the sum of D.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 _TIME = -3
-"""Axis of the steps; rows and numbers follow."""
+"""Axis of the steps. The axes of rows and numbers follow."""
 
 
 class Scan:
@@ -80,7 +80,7 @@ class Scan:
 
 
 class _Tap(torch.autograd.Function):
-    """The terms of all steps for one product, whose gradient and inputs give the gradient of the weight."""
+    """The terms of all steps for one product. Its gradient and inputs give the weight's gradient."""
 
     @staticmethod
     def forward(
@@ -91,14 +91,14 @@ class _Tap(torch.autograd.Function):
         shape: tuple[int, ...],
         dtype: torch.dtype,
     ) -> Tensor:
-        """Expand `added` to all steps and rows; the steps append to `inputs` later."""
+        """Expand `added` to all steps and rows. The steps append to `inputs` later."""
         ctx.weight_dtype, ctx.form, ctx.inputs = weight.dtype, (added.shape, added.dtype), inputs
         return added.to(dtype).expand(shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """Return the gradients of the weight, X' D, and of the terms."""
-        # One axis holds the rows of all steps: (T B, I) and (T B, O), or (G, T B, I) and (G, T B, O).
+        # One axis contains the rows of all steps: (T B, I) and (T B, O), or (G, T B, I) and (G, T B, O).
         x, d = (y.flatten(_TIME, -2) for y in (torch.stack(ctx.inputs, _TIME), gradients[0]))
         x = x.to(d.dtype)
         # The parameter of a dense layer is (O, I), so this form is contiguous where it is accumulated.
@@ -108,7 +108,7 @@ class _Tap(torch.autograd.Function):
 
 
 def _sum_to(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return the gradient of a tensor that was expanded to that of the result, summed in its own dtype."""
+    """Return the gradient of a tensor that was expanded to the result's shape, summed in its own dtype."""
     first = gradient.dim() - len(shape)
     axes = [*range(first), *(first + axis for axis, size in enumerate(shape) if size == 1)]
     return gradient.sum(axes, dtype=dtype).view(shape) if axes else gradient.to(dtype)

@@ -1,4 +1,4 @@
-"""Instruments, which observe a training run and report on it. The loop uses only their base class."""
+"""Instruments that observe a training run and report on it. The loop uses only their base class."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -181,7 +181,7 @@ def _show_open_loop(run: Run) -> None:
             # The shape is (T, 3 H, n W, 3).
             frames = animation.numpy()
             run.reports.animation(run.step, f"open_loop/{key}", frames, _OPEN_LOOP_FPS)
-            # The strip shows evenly spaced frames of the first sequence, which is H pixels wide.
+            # The strip shows evenly spaced frames of the first sequence. Each is H pixels wide.
             chosen = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
             strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
             run.reports.writer.image(run.step, f"image/open_loop/{key}", strip)

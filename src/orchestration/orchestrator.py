@@ -118,7 +118,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         return reason.value
 
     def close(self) -> None:
-        """Close the resources that the run has opened."""
+        """Close the run's resources."""
 
     def memory_metrics(self) -> dict[str, float]:
         """Sample all memory counters and components, and return the metrics to log."""

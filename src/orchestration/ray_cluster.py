@@ -69,7 +69,7 @@ class Cluster:
         import ray
 
         self.ray: Any = ray
-        # Ray reads these variables during import, which may have happened earlier in this process.
+        # Ray reads these variables during import, possibly earlier in this process.
         self.ray._raylet.Config.initialize("")
         self.ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:

@@ -98,7 +98,7 @@ def measure(
     began, found = clock(), dict[int, list[float]]()
     for count in counts:
         first = timed(update, count)
-        # The first call also starts the threads, which matters only for a short update.
+        # The first call also starts the threads. This matters only for a short update.
         found[count] = [first if first > seconds / 2 else timed(update, count)]
         is_late = len(found) > 1 and clock() - began > seconds * _LONGEST_SECONDS
         if is_late or found[count][0] > _HOPELESS * min(found.values())[0]:

@@ -71,7 +71,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         self._has_begun = self._has_learned = False
         self.check_due = Every(config.memory.check_interval, self.updates)
         self._side = SideThread("environments") if training.overlap else None
-        # Environments are always called in the same thread, which makes their random streams deterministic.
+        # Environments are always called in the same thread, so their random streams are deterministic.
         self.begin_call = self._side.begin if self._side else at_once
         # Rank 0 may still need the previous checkpoint.
         self.checkpoints_to_keep += not self.ranks.is_first
@@ -265,7 +265,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return {"batch": self.feed.sampled, "metrics": self.means, **held}
 
     def save_if_possible(self) -> None:
-        """Save a checkpoint, except before the first time step, when there is nothing new to save."""
+        """Save a checkpoint, except before the first time step, when the state is unchanged."""
         if self._has_begun:
             super().save_if_possible()
 

@@ -90,4 +90,4 @@ MANIFEST_LINE_BYTES = 350
 
 CHECKPOINT_BYTES = 2_000_000
 """Names and shapes of a checkpoint's tensors, counters, generators, and the actions of open episodes: usually
-0.1 MB, but 1.9 MB for actions of 18 numbers at each of 27,000 steps."""
+0.1 MB, but 1.9 MB for actions of 18 numbers at 27,000 steps."""

@@ -99,7 +99,7 @@ def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> l
     limit = address_space_limit_bytes()
     if limit is None:
         return []
-    # torch starts one thread less. The surplus covers glibc, which briefly maps two arenas to align one.
+    # torch starts one thread less. The surplus covers glibc: it briefly maps two arenas to align one.
     threads = config.threads or torch.get_num_threads()
     rows = [
         Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),
@@ -130,7 +130,7 @@ def _gpu(
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
     elif torch.cuda.is_available():
-        # This query creates the CUDA context, whose memory is no longer free. PyTorch's cache is available.
+        # This query creates the CUDA context and uses memory for it. PyTorch's cache is available.
         free, total = torch.cuda.mem_get_info()
         limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
         words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"

@@ -63,7 +63,7 @@ def over_text(resource: Resource) -> str:
 def fitting_changes(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> Iterator[str]:
-    """Yield single key=value changes, each of which makes a run fit all limits.
+    """Yield single key=value changes that make a run fit all limits.
 
     Group choices (model=...) are suggested only with `compose`. Each change costs up to 1 s.
     """

@@ -18,7 +18,7 @@ def action_names(env: EnvConfig, count: int) -> list[str]:
 
 
 def key_map(names: list[str]) -> dict[str, int]:
-    """Return the action for each combination of pressed keys (arrows and space, or digits); "" is no key.
+    """Return the action for each combination of pressed keys (arrows and space, or digits). "" means no key.
 
     With Atari's names, every combination has an action, ignoring keys that the game does not support. In a
     game with only right and left, such as Pong, up and down also select them. Without a no-op action, digits

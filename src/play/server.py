@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 
 class PlayServer:
-    """Connect a session to one web page; a newer page takes over.
+    """Connect a session to one web page. A newer page takes over.
 
     Every message is answered by a frame or `{"error": ...}`, one at a time, by a separate thread.
 
@@ -60,7 +60,7 @@ class PlayServer:
         self._viewer: web.WebSocketResponse | None = None
 
     async def serve(self, host: str, port: int, announce: Callable[[int], None]) -> None:
-        """Serve pages until cancelled, and call `announce` with the open port; port 0 chooses a free one.
+        """Serve pages until cancelled, and call `announce` with the open port. Port 0 chooses a free one.
 
         Listening beyond the loopback interface sets `token`.
 

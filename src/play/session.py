@@ -34,16 +34,16 @@ class Frame:
     """(H, 3 W, 3): the game, the dream and the absolute difference."""
 
     action: int | None
-    """The last action; None at the start of an episode or a dream."""
+    """The last action, or None at the start of an episode or a dream."""
 
     step: int
     """Number of steps in the episode."""
 
     age: int
-    """Number of steps since the dream started; at 0 it shows the reconstruction of the game's frame."""
+    """Number of steps since the dream started. At 0 it shows the reconstruction of the game's frame."""
 
     is_last: bool
-    """Whether the game's episode ends here; the next step starts another episode."""
+    """Whether the game's episode ends here. The next step starts another episode."""
 
     reward: Pair
     """Reward of the game, and prediction of the reward head in the dream."""
@@ -115,7 +115,7 @@ class DreamSession:
         return self._dream_of_start()
 
     def back(self) -> Frame:
-        """Reset game and dream to the start of the dream; the same actions then reproduce the same game.
+        """Reset game and dream to the start of the dream. The same actions then reproduce the same game.
 
         Cost: the environment replays the episode from its beginning.
 
@@ -137,7 +137,7 @@ class DreamSession:
 
     @torch.no_grad()
     def step(self, action: int | None) -> Frame:
-        """Act in game and dream; None lets the agent choose an action from the game's state.
+        """Act in game and dream. None lets the agent choose an action from the game's state.
 
         Raises:
             EnvironmentCrashed: If the environment fails too often.
@@ -158,7 +158,7 @@ class DreamSession:
         return self._kept[np.arange(first, self._kept_count) % KEPT_FRAMES]
 
     def close(self) -> None:
-        """Release the environment; may be called twice."""
+        """Release the environment. Repeated calls are safe."""
         if self._environment is not None:
             self._environment.close()
 
@@ -214,7 +214,7 @@ class DreamSession:
         pictures = self._pictures()
         self._kept[self._kept_count % KEPT_FRAMES] = pictures
         self._kept_count += 1
-        # The target of the continuation head includes the discount, which is divided out here.
+        # The target of the continuation head includes the discount. It is divided out here.
         return Frame(
             pictures=pictures,
             action=action,
@@ -243,7 +243,7 @@ def _pair(numbers: Tensor) -> Pair:
 
 
 def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, str]:
-    """Check that an agent can be played; return it and the key of its image observation.
+    """Check that an agent can be played. Return it and the key of its image observation.
 
     `asked` is the user's input that selected the agent.
 

@@ -53,7 +53,7 @@ class Certificate:
     findings: list[Finding]
 
     unaccounted_mb: float
-    """Host memory in use beyond components and start-up, in MB; must be at most `bound_mb`."""
+    """Host memory in use beyond components and start-up, in MB, at most `bound_mb`."""
 
     bound_mb: float
     instruments_fraction: float
@@ -91,12 +91,12 @@ class Certificate:
         ]
 
     def _ranks(self) -> list[str]:
-        """Return the outcome of each rank, one line each; empty for a single process."""
+        """Return a line per rank with its outcome, or an empty list for a single process."""
         found = enumerate([self._own, *self.others])
         return [f"rank {index}: {outcome.value}" for index, outcome in found if self.others]
 
     def sentence(self) -> str:
-        """Return the outcome as a sentence; if it is undecided, with the run that would decide it."""
+        """Return the outcome as a sentence. If it is undecided, include the run that would decide it."""
         if self.outcome is Outcome.undecided:
             return f"UNDECIDED: {self.to_decide.text()}"
         return "PASSED: memory is flat" if self.outcome is Outcome.flat else "FAILED"

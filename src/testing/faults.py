@@ -50,18 +50,18 @@ def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
 
 
 def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
-    """Detach the RSSM's results but not its cached state, which was the incident's fault."""
+    """Detach the RSSM's results but not its cached state, like in the incident."""
     act_unguarded(run, Detached.half_returned)
 
 
 def loss_tensors_kept(run: PopulationOrchestrator) -> None:
-    """Keep every loss, without detaching it, after its backward pass, which was the incident's fault."""
+    """Keep every loss after its backward pass without detaching it, like in the incident."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     after_call(run.parts.workflow.td3, "total", lambda total: kept().append(total))
 
 
 def loss_tensors_kept_without_backward(run: PopulationOrchestrator) -> None:
-    """Compute each critic loss again for logging and keep it; no backward pass ever frees its graph."""
+    """Compute each critic loss again for logging and keep it. No backward pass ever frees its graph."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     td3: Any = run.parts.workflow.td3
     update = td3.update
@@ -109,7 +109,7 @@ def act_with_graph(workflow: DreamerWorkflow) -> None:
 
 
 def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
-    """Make `observe` detach only the given parts while acting; learning is unaffected."""
+    """Make `observe` detach only the given parts while acting. Learning is unaffected."""
     rssm: Any = workflow.world_model.rssm
     observe = rssm.observe
 

@@ -26,7 +26,7 @@ from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 
 NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
-"""Prefixes of tags whose values are not reproducible, such as timings and memory."""
+"""Prefixes of tags with irreproducible values, such as timings and memory."""
 
 
 def fingerprint(run_dir: Path) -> dict[str, str]:
@@ -96,7 +96,7 @@ def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line of JSON per run folder; exit with 1 if runs differ, and with 2 for invalid arguments."""
+    """Print a line of JSON per run folder. Exit with 1 if runs differ, and with 2 for invalid arguments."""
     folders = sys.argv[1:] if arguments is None else arguments
     with exit_on_user_error():
         if not folders or any(folder.startswith("-") for folder in folders):

@@ -16,7 +16,7 @@ from ..utils.logging.writer import METRICS_FILE
 from ..utils.units import count_text
 
 AT_REST = (TrendClass.flat, TrendClass.plateauing)
-"""Verdicts on series that do not grow, or whose growth slows down."""
+"""Verdicts on series without growth, or with slowing growth."""
 
 FIRST_TIMES = (
     "learning_starts",
@@ -25,7 +25,7 @@ FIRST_TIMES = (
     "evaluation_interval",
     "checkpoint_interval",
 )
-"""Settings of Dreamer's training that define the steps of first events; memory is judged after the last."""
+"""Settings of Dreamer's training that define the steps of first events. Memory is judged after the last."""
 
 
 @dataclass(frozen=True, slots=True)

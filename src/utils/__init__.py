@@ -1,1 +1,1 @@
-"""Shared utilities, which import no other package of Reverie."""
+"""Shared utilities that import no other package of Reverie."""

@@ -232,7 +232,7 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
 def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:
     """Return the bytes of a regular file. Errors match `open_regular`."""
     with open_regular(path, most_bytes) as file:
-        # Python allocates the full requested size, which counts toward address-space limits.
+        # Python allocates the full requested size, and it counts toward address-space limits.
         return file.read(os.fstat(file.fileno()).st_size)
 
 

@@ -82,7 +82,7 @@ class _Output:
         try:
             return action(*args)
         except OSError as error:
-            # Python flushes again at exit, which must not fail a second time.
+            # Python flushes again at exit. This must not fail a second time.
             with suppress(OSError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._file.fileno())
             raise UserError(f"the output cannot be written: {error.strerror}.") from error

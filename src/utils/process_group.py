@@ -151,7 +151,7 @@ def _send_heartbeats(store: Store, rank: int, left: Event) -> None:
         try:
             store.set(_heartbeat_key(rank), str(number))
         except RuntimeError:
-            # The process that serves the store has ended.
+            # The store's process has ended.
             return
         if left.wait(_HEARTBEAT_SECONDS):
             return
@@ -247,7 +247,7 @@ def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
         yield ProcessGroup(rank, size, started.on_machine, cards.count(card), timeout, own)
     except UserError as error:
         if rank == 0:
-            # The process that serves the store may have ended.
+            # The store's process may have ended.
             with suppress(RuntimeError):
                 own.set(_ERROR_KEY, str(error))
         elif not _is_error_of_first(own, str(error)):

@@ -35,7 +35,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes everything that a run writes once."""
+        """Whether this is rank 0. It writes all output that a run writes once."""
         return self.index == 0
 
     def part(self, total: int) -> int:

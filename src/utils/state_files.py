@@ -1,4 +1,4 @@
-"""Save nested state (tensors, arrays and plain values) as JSON and safetensors, which execute no code."""
+"""Save nested state (tensors, arrays and plain values) as JSON and safetensors without executable code."""
 
 from pathlib import Path
 from typing import Any

@@ -103,7 +103,7 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True)
 class TimeStep:
-    """The next record of each of N environments, without the action. Row i belongs to environment i.
+    """The next record of all N environments, without the action. Row i belongs to environment i.
 
     Every array owns its memory. Environments never modify a step after returning it.
     """

@@ -70,7 +70,7 @@ class Agent(Protocol):
         ...
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return the agent's objects by component name for the memory tracker; `a/b` is added to `a`."""
+        """Return the agent's objects by component name for the memory tracker. `a/b` is added to `a`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

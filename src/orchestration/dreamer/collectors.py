@@ -113,7 +113,7 @@ class _Part:
 
 
 class Collectors:
-    """A replacement for `VectorEnvironment` whose environments run in other processes.
+    """A replacement for `VectorEnvironment` with environments in other processes.
 
     Records are yielded in arrival order. Each environment's records stay in order and contiguous. If a
     collector dies, its rollouts in flight are lost, and a new collector starts new episodes. The replay ends

@@ -176,7 +176,7 @@ def _peak_of(
 
 
 def updates_on_zeros(config: DreamerTrainConfig, spec: EnvSpec) -> Iterator[Callable[[], object]]:
-    """Yield CPU updates of temporary networks with windows of 2, 4, 8, ... steps, up to those of the run.
+    """Yield CPU updates of temporary networks with windows of 2, 4, 8, ... steps, up to the run's length.
 
     The imagination horizon shrinks in proportion.
     """

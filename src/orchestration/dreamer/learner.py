@@ -24,7 +24,7 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         self.update_ratio.max_owed = sys.maxsize
 
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
-        """Store the received step and make the updates due. Return the next step, which may be empty."""
+        """Store the received step and make the updates due. Return the next (possibly empty) step."""
         if len(time_step.reward):
             self._remember(time_step, self.collectors.played, self.collectors.envs)
             self.collectors.added(self.updates)

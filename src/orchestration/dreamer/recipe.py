@@ -180,7 +180,7 @@ class DreamerRecipe:
         return rows
 
     def num_environments(self, config: DreamerTrainConfig) -> int:
-        """Return the number of environments, including those of an evaluation."""
+        """Return the number of environments, including evaluation environments."""
         training, playing = config.training, config.env.num_envs
         return playing + (min(playing, training.evaluation_episodes) if training.evaluation_interval else 0)
 

@@ -18,7 +18,7 @@ from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
 from .engines.rollouts import longest_episode
 
-# Rows that persist for the whole run, followed by those of a training phase.
+# Rows that persist for the whole run, followed by a training phase's rows.
 STATE = ("parameters", "target networks", "optimiser state", "best policy")
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
@@ -121,7 +121,7 @@ def updates_on_zeros(config: PopulationTrainConfig, env: EnvSpec) -> Iterator[Ca
 
 
 def _zeros(sizes: Sizes, count: int, batch_size: int) -> Microbatch:
-    """Return a batch of zeros for each of `count` members, on torch's default device."""
+    """Return a batch of zeros for all `count` members, on torch's default device."""
     shape = (count, batch_size)
     return Microbatch(
         observation=torch.zeros(*shape, sizes.observation),

@@ -177,7 +177,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         # Generations without training are far shorter and would distort the mean.
         if until is None:
             self.seconds.append(seconds)
-        # NaN counts as the least fit, as in evolution.
+        # NaN counts as the least fit, like in evolution.
         fitness = np.nan_to_num(result.fitness, nan=-np.inf)[rank(result.fitness)]
         elite = fitness[: self.config.population.num_elites]
         best = self.parts.workflow.best

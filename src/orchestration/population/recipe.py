@@ -141,7 +141,7 @@ class PopulationRecipe:
 
     def orchestrator(self, opened: OpenedRun) -> Orchestrator:
         """Return the run, ready to start or resume."""
-        # This import loads matplotlib (0.3 s, 25 MB), which Dreamer does not need.
+        # This import loads matplotlib (0.3 s, 25 MB). Dreamer does not need it.
         from .orchestrator import PopulationOrchestrator
 
         return PopulationOrchestrator(opened)

@@ -43,7 +43,7 @@ class EventFile:
         self._show(step, *({"tag": tag, "simple_value": value} for tag, value in values.items()))
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
-        """Write a PNG, which may be animated, without encoding it again."""
+        """Write a PNG (possibly animated) without encoding it again."""
         with Image.open(io.BytesIO(encoded)) as opened:
             size = {"height": opened.height, "width": opened.width}
         self._show(step, {"tag": tag, "image": {**size, "colorspace": 3, "encoded_image_string": encoded}})

@@ -162,7 +162,7 @@ class WandbRun:
         self._run.log({"step": step, **values})
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
-        """Write a PNG, which may be animated, without encoding it again."""
+        """Write a PNG (possibly animated) without encoding it again."""
         import wandb
 
         self._media.write_bytes(encoded)

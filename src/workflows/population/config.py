@@ -27,13 +27,13 @@ class PopulationConfig:
 
     exploration_episodes: int = 1
     """Additional episodes with action noise per explorer and generation, used only for the replay. With
-    evolution, only the gradient learner explores; otherwise all members do, or none if `gradient` is off."""
+    evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is off."""
 
     elite_fraction: float = 0.2
-    """Fraction of members, the fittest, that evolution leaves unchanged; at least one member."""
+    """Fraction of members, the fittest, that evolution leaves unchanged (at least one member)."""
 
     tournament_size: int = 3
-    """Members per tournament, whose fittest becomes a parent."""
+    """Members per tournament. The fittest becomes a parent."""
 
     crossover_rate: float = 0.15
     """Probability that a child inherits rows of weights from a second parent."""
@@ -94,7 +94,7 @@ class PopulationConfig:
 
     @property
     def has_learner(self) -> bool:
-        """Whether member 0 is the gradient learner, which is injected but never mutated or replaced."""
+        """Whether member 0 is the gradient learner. It is injected but never mutated or replaced."""
         return self.evolves and self.gradient
 
     @property

@@ -33,7 +33,7 @@ class BestPolicy:
 
 
 class ERLWorkflow:
-    """Members with their origins, and the best policy so far, which chooses the actions.
+    """Members with their origins, and the best policy so far. That policy chooses the actions.
 
     Raises:
         UserError: If the environment has images or discrete actions.
@@ -53,7 +53,7 @@ class ERLWorkflow:
         self.best_actor: Stacked = {
             name: tensor[:1].clone() for name, tensor in self.members.networks["actor"].items()
         }
-        """Parameters of the best policy, (1, *shape); member 0's before the first evaluation."""
+        """Parameters of the best policy (member 0's before the first evaluation), (1, *shape)."""
 
         self._seed = seed
 
@@ -63,7 +63,7 @@ class ERLWorkflow:
         return self.members.num_parameters
 
     def update_best(self, fitness: Sequence[float], generation: int) -> bool:
-        """Copy the fittest member if it is fitter than the best policy so far; return whether it is."""
+        """Copy the fittest member if it is fitter than the best policy so far. Return whether it is."""
         member = rank(fitness)[0]
         if math.isnan(fitness[member]) or (self.best is not None and fitness[member] <= self.best.fitness):
             return False
@@ -73,7 +73,7 @@ class ERLWorkflow:
         return True
 
     def evolve(self, fitness: Sequence[float], generation: int, before: Mapping[str, Any] | None) -> None:
-        """Replace this generation with the next; without evolution the members stay the same.
+        """Replace this generation with the next. Without evolution the members stay the same.
 
         `before` contains the members at the time of the evaluation if they have learned since. Elites keep
         those policies and only children inherit the updates: a misleading gradient would undo evolution.
@@ -139,7 +139,7 @@ class ERLWorkflow:
 
 
 def require_vectors(env: EnvSpec) -> None:
-    """Raise a `UserError` for images and discrete actions, which TD3's networks do not support."""
+    """Raise a `UserError` for images and discrete actions. TD3's networks do not support them."""
     if any(array.is_image for array in env.observation.values()):
         raise UserError(
             f"{env.name} has image observations, but workflow=population supports only vectors. "

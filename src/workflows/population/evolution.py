@@ -1,6 +1,6 @@
 """One generation of evolution (selection, crossover and mutation), and the diversity of a population.
 
-Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3; docs/differences.md lists the deviations. Random
+Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3 (deviations: docs/differences.md). Random
 numbers are always drawn on the CPU, tensor by tensor in the order of their names.
 """
 
@@ -22,7 +22,7 @@ class Origin:
     """Parents of a member, and the operators that created it."""
 
     parents: tuple[int, ...]
-    """Indices in the previous generation; the first parent contributes the most."""
+    """Indices in the previous generation. The first parent contributes the most."""
 
     operators: tuple[str, ...]
     """One of "initial", "elite", "learner", "injection" and "clone", or "crossover", "mutation" or both."""
@@ -39,7 +39,7 @@ class NextGeneration:
     origins: list[Origin]
 
     first_parent: Tensor
-    """int64 (M,) on the CPU: index of the parent whose critics and optimiser moments each member inherits."""
+    """int64 (M,) on the CPU: index of the parent from which a member inherits critics and moments."""
 
 
 @torch.no_grad()
@@ -84,7 +84,7 @@ def evolve(
 
 
 def rank(fitness: Sequence[float]) -> list[int]:
-    """Return the member indices, fittest first; NaN counts as -inf, and ties are ordered by index."""
+    """Return the member indices, fittest first. NaN counts as -inf, and ties are ordered by index."""
     keys = [math.inf if math.isnan(each) else -each for each in fitness]
     return sorted(range(len(fitness)), key=keys.__getitem__)
 

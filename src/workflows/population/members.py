@@ -56,7 +56,7 @@ def _layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Widths of a member's inputs, outputs and hidden layers; the observation concatenates all keys."""
+    """Widths of a member's inputs, outputs and hidden layers. The observation concatenates all keys."""
 
     observation: int
     action: int
@@ -78,7 +78,7 @@ class Sizes:
 
 
 class Members:
-    """`count` (M) actors with critics, target networks and Adam moments; row m of a tensor is member m's.
+    """`count` (M) actors with critics, target networks and Adam moments. Row m of a tensor is member m's.
 
     Members are independent, so any subset of rows is a valid group. `updates` counts the critics' updates.
     """
@@ -134,7 +134,7 @@ class Members:
             tensor.copy_(tensor[index])
 
     def revert_nonfinite(self, before: Mapping[str, Any]) -> list[int]:
-        """Restore all members with non-finite values from `before`; return their indices."""
+        """Restore all members with non-finite values from `before`. Return their indices."""
         is_bad = torch.zeros(self.count, dtype=torch.bool, device=self.device)
         for tensor in self.tensors():
             is_bad |= ~tensor.isfinite().flatten(1).all(1)

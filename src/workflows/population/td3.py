@@ -37,7 +37,7 @@ class TrainPhase:
     """Number of critic updates."""
 
     accumulation: int
-    """Number of batches per update, whose gradients are summed."""
+    """Number of batches per update. Their gradients are summed."""
 
     batch_size: int
 
@@ -64,7 +64,7 @@ class TD3:
     def learn(
         self, members: Members, replay: EpisodeReplayBuffer | TransitionTable, phase: TrainPhase
     ) -> dict[str, Tensor]:
-        """Perform the updates of a phase; return the mean losses by name, each (M,) and detached.
+        """Perform the updates of a phase. Return the mean losses by name, each (M,) and detached.
 
         For groups of at least two members, the results are bit for bit independent of the grouping.
         """
@@ -87,7 +87,7 @@ class TD3:
         return {name: sums[name] / count for name, count in counts.items() if count}
 
     def update(self, members: Members, batches: Sequence[Microbatch]) -> dict[str, Tensor]:
-        """Perform one update with the summed gradients of all batches; return the losses, each (M,)."""
+        """Perform one update with the summed gradients of all batches. Return the losses, each (M,)."""
         networks = members.networks
         losses = {"critic": self._step(members, "critic", batches)}
         members.updates += 1
@@ -144,7 +144,7 @@ class TD3:
 
 
 def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Microbatch]:
-    """Split a batch, whose rows are ordered by member, into `count` microbatches."""
+    """Split a batch with rows ordered by member into `count` microbatches."""
     batch = batch.to(members.device)
 
     def cut(values: Tensor) -> tuple[Tensor, ...]:

@@ -44,7 +44,7 @@ class CompiledDreamer(DreamerWorkflow):
 
 
 class CUDAGraphDreamer(DreamerWorkflow):
-    """Dreamer with CUDA graphs for acting and for each type of update; allocates nothing and never waits.
+    """Dreamer with CUDA graphs for acting and each type of update, without allocations or waits.
 
     Results match `DreamerWorkflow` with the same kernels bit for bit. All batches must have the same size.
     The next update overwrites `deter` and `stoch` of an `UpdateOutput`, and the next acting step its results.
@@ -84,7 +84,7 @@ class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
 
 
 class CUDAGraphUpdate:
-    """An update as a captured graph, which converts batches and results from and to tensors.
+    """An update as a captured graph. It converts batches and results from and to tensors.
 
     Metrics, `finite` and gradient norms alternate between two copies, because they are read one update later.
     """

@@ -13,10 +13,10 @@ class KLConfig:
     """The two Kullback-Leibler losses between posterior and prior."""
 
     dynamics_scale: float = 1.0
-    """Weight of KL(sg(posterior) || prior), which trains the prior."""
+    """Weight of KL(sg(posterior) || prior) to train the prior."""
 
     representation_scale: float = 0.1
-    """Weight of KL(posterior || sg(prior)), which makes the posterior predictable."""
+    """Weight of KL(posterior || sg(prior)) to make the posterior predictable."""
 
     free_nats: float = 1.0
     """KL per step, in nats, below which neither loss has a gradient."""
@@ -53,7 +53,7 @@ class DecoderUse(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class BarlowConfig:
-    """Settings of `objective=barlow`; `infonce` also uses `dims`."""
+    """Settings of `objective=barlow`. `infonce` also uses `dims`."""
 
     scale: float = 0.05
     """Weight of the loss."""
@@ -62,7 +62,7 @@ class BarlowConfig:
     """Weight, within this loss, of correlations between different tokens."""
 
     dims: int = 0
-    """Number of random projections of the tokens to predict; 0 predicts every token. Correlations of more
+    """Number of random projections of the tokens to predict. 0 predicts every token. Correlations of more
     tokens than the batch has steps cannot all be small."""
 
     least_deviation: float = 1e-3
@@ -134,7 +134,7 @@ class ControllerConfig:
     """Imagined steps per replayed state, at most 1000 because a run's memory plan executes all of them."""
 
     imagine_last: int = 0
-    """States per window, from its end, for imagination and the critic's replay loss (`imag_last`); 0: all."""
+    """States per window, from its end, for imagination and the critic's replay loss (`imag_last`, 0: all)."""
 
     discount_horizon: float = 333.0
     """Effective horizon of the discount, in steps: gamma = 1 - 1 / discount_horizon."""
@@ -146,7 +146,7 @@ class ControllerConfig:
     """Weight of the actor's entropy, in nats."""
 
     entropy_decay_from: int = 0
-    """Actor updates after which `entropy_scale` decays as `entropy_decay_from` / updates; 0 disables it."""
+    """Actor updates after which `entropy_scale` decays as `entropy_decay_from` / updates. 0 disables it."""
 
     least_entropy_scale: float = 3e-4
     """Weight at which the decay stops. Smaller weights are not decayed."""

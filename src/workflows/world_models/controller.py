@@ -37,7 +37,7 @@ class ImaginedTrajectory:
     """(H, N, A) action taken in state i, leading to state i + 1."""
 
     policy: Policy
-    """(H, N, ...) action distributions; gradients flow only into the actor."""
+    """(H, N, ...) action distributions. Gradients flow only into the actor."""
 
     reward: Tensor
     """(H + 1, N) predicted reward on arriving at state i, raw units."""
@@ -131,7 +131,7 @@ class Controller(nn.Module):
         return losses, metrics
 
     def scales(self) -> dict[str, float]:
-        """Return the weights of losses in the sum by name; all other losses have weight 1."""
+        """Return the weights of losses in the sum by name. All other losses have weight 1."""
         return {"replay_value": self.config.replay_value_scale}
 
     @torch.no_grad()
@@ -156,5 +156,5 @@ class Controller(nn.Module):
         target = lambda_return(steps.reward, discount, boot, lambda_)
         feature = replayed.feature[:, :-1]
         loss = self._critic_loss(self.critic(feature), feature, target)
-        # The step after an episode's last record belongs to another episode, so there is no target.
+        # The step after an episode's last record belongs to another episode and has no target.
         return (1.0 - steps.is_last[:, :-1].float()) * loss

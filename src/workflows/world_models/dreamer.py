@@ -98,7 +98,7 @@ class DreamerWorkflow:
         action_source: Noise,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
-        """Return actions (N, A) and states; None uses the cached state. The caller disables gradients."""
+        """Return actions (N, A) and states. None uses the cached state. The caller disables gradients."""
         rssm = self.world_model.rssm
         seen = step.observation.items()
         inputs = {OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in seen} | {
@@ -149,7 +149,7 @@ class DreamerWorkflow:
     def losses(
         self, batch: SequenceBatch, noise: Noise, controller: bool = True
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
-        """Return unreduced losses, metrics and replayed states; each part has a separate autocast cache."""
+        """Return unreduced losses, metrics and replayed states. Each part has a separate autocast cache."""
         steps = batch.trained()
         with self._autocast():
             tokens, observed = self.world_model.observe(batch, noise)
@@ -183,12 +183,12 @@ class DreamerWorkflow:
         return torch.stack([*self.world_model.weighted(means).values()]).sum()
 
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return open-loop predictions by image key; see `open_loop_animations`."""
+        """Return open-loop predictions by image key. See `open_loop_animations`."""
         with torch.no_grad(), self._autocast():
             return open_loop_animations(self.world_model, batch, self.noise["report"])
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "DreamerEvalPolicy":
-        """Return a policy for evaluation; `sample=False` uses its mode (latents are still sampled)."""
+        """Return a policy for evaluation. `sample=False` uses its mode (latents are still sampled)."""
         # The name determines the random stream, so changing it would change results.
         generator = torch_generator(seed, "player", self.device)
         return DreamerEvalPolicy(self, num_envs, generator, sample)
@@ -233,7 +233,7 @@ class DreamerWorkflow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of the same sizes; the acting state only if the number of environments matches.
+        """Copy a state of the same sizes. Copy the acting state only if the number of environments matches.
 
         Raises:
             ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
@@ -262,7 +262,7 @@ class DreamerWorkflow:
             self.world_model.rssm.set_online_state(LatentState(**copies) if copies else None)
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
-        """Perform one update; if a loss or gradient is not finite, only the noise generator advances."""
+        """Perform one update. If a loss or gradient is not finite, only the noise generator advances."""
         parts = LEARNERS if controller else ("world_model",)
         normalizer = self.controller.normalizer
         averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}

@@ -13,7 +13,7 @@ BALANCED = {"decoder": ("decoder/",), "reward": ("reward",), "kl": ("dynamics", 
 
 
 class TokenPrediction(nn.Module):
-    """Predict the encoder's tokens from the state by one linear map; targets are detached.
+    """Predict the encoder's tokens from the state by one linear map. Targets are detached.
 
     The encoder learns only through the posterior. Reference: `dreamer.py` of NM512/r2dreamer at 546e4fa
     (arXiv:2603.18202), but with float64 statistics over all ranks and without constant tokens.
@@ -86,7 +86,7 @@ class Harmony(nn.Module):
         self.log_sigma = nn.ParameterDict({group: nn.Parameter(torch.zeros(())) for group in BALANCED})
 
     def forward(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replace the mean losses of each group by their balanced sum; return all terms by name."""
+        """Replace the mean losses of each group by their balanced sum. Return all terms by name."""
         balanced = dict(means)
         for group, beginnings in BALANCED.items():
             of_group = [balanced.pop(name) for name in means if name.startswith(beginnings)]

@@ -33,7 +33,7 @@ _DETACHED_EVERY = 8
 
 
 class WorldModel(nn.Module):
-    """Encoder, RSSM, decoder, reward head and continue head, whose target includes the discount.
+    """Encoder, RSSM, decoder, reward head and continue head. The latter's target includes the discount.
 
     `prediction`, `harmony` and `decoder` are None if the settings disable them.
 
@@ -143,7 +143,7 @@ class WorldModel(nn.Module):
         return losses, metrics
 
     def weighted(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return mean losses by name, scaled and balanced by `harmony`; the controller's are unchanged."""
+        """Return mean losses by name, scaled and balanced by `harmony`. The controller's are unchanged."""
         kl = self.config.kl
         scales = {
             "dynamics": kl.dynamics_scale,

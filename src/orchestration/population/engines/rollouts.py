@@ -54,8 +54,8 @@ class RolloutResult:
     """The episodes of some members in one generation."""
 
     episodes: list[EpisodeRecords]
-    """Episodes in the order of members. Each member's episodes without noise, which determine its fitness,
-    come first."""
+    """Episodes in the order of members. Each member's episodes without noise come first.
+    They determine its fitness."""
 
     fitness: list[float]
     """Mean undiscounted return of each member's episodes without noise, in raw units."""
