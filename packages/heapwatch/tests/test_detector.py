@@ -191,7 +191,7 @@ def bursts() -> tuple[list[int], list[int]]:
     pin = bytearray(0)
     in_use, resident = [], []
     for sample in range(60):
-        # The last block survives until the next burst. It is at the top of the heap, which cannot shrink.
+        # The last block survives until the next burst. It is at the top, so the heap cannot shrink.
         burst = [bytearray(b"1") * 60_000 for _ in range(10 * (sample + 1))]
         pin = burst[-1]
         del burst

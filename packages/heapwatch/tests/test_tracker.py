@@ -320,7 +320,7 @@ def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
     for index in range(96, 98):
         tracker.sample(index * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
     quiet = tracker.report(97 * INTERVAL)
-    # `mine` has only two samples, so there is no verdict yet.
+    # `mine` has only two samples, too few for a verdict.
     assert quiet.is_still
     assert quiet.summary() == "8.0 MB in 2 parts, 1 of them not judged yet"
     del agent.cache

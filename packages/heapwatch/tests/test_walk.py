@@ -251,7 +251,7 @@ class HostileType(type):
 
 
 def hostile(value: Any) -> Any:
-    """Return an object that references `value`, and whose protocol methods count their calls and raise."""
+    """Return an object that references `value`. Its protocol methods count their calls and raise."""
     names = ["__getattr__", "__getattribute__", "__iter__", "__len__", "__getitem__", "__eq__", "__repr__"]
     names += ["__str__", "__bool__", "__contains__", "__format__", "__call__", "__del__", "__sizeof__"]
     names += ["__reduce_ex__", "__dir__", "__get__", "__instancecheck__", "__index__"]

@@ -1,4 +1,4 @@
-"""A watch names what grows in a program, and tells filling from leaking."""
+"""A watch reports growing objects of a program, and distinguishes filling from leaking."""
 
 import itertools
 import math

@@ -15,7 +15,7 @@ FAST = 1e-6
 
 
 def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
-    """Return a watch that has sampled after each step of a program, which is a call of `grow`."""
+    """Return a watch that has sampled after each step of a program. A step is a call of `grow`."""
     with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, **options) as watch:
         feed(watch, grow, range(samples))
     return watch

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["UsageError", "Watch", "budget", "graph_holders", "no_growth", "track"]
 
-# Each public name is imported on first use, because torch takes seconds to import.
+# Each public name is imported on first use, because importing torch is slow.
 _HOMES = {
     "UsageError": "errors:UsageError",
     "Watch": "watch.watch:Watch",

@@ -67,7 +67,7 @@ def no_growth(
         def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for _ in range(steps // 2):
                 function(*args, **kwargs)
-            # A search of the whole heap takes seconds and is rarely needed.
+            # A search of the whole heap is slow (seconds) and rarely needed.
             for is_whole in (False, True):
                 before = measure_heap({}, is_whole)
                 result, series = _called(steps, lambda: function(*args, **kwargs))

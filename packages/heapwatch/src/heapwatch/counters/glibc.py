@@ -106,7 +106,7 @@ def counts_allocations(read: Callable[[], int]) -> bool:
 
 
 def system_bytes() -> int | None:
-    """Return the bytes that glibc has obtained from the system, or `None` without `mallinfo2`."""
+    """Return the bytes that glibc obtained from the system, or `None` without `mallinfo2`."""
     return _malloc_bytes("arena")
 
 
@@ -143,7 +143,7 @@ def _small_objects_reader() -> Callable[[], int] | None:
     open_stream = _libc_function("open_memstream", pointer, ctypes.POINTER(pointer), ctypes.POINTER(size))
     close_stream = _libc_function("fclose", ctypes.c_int, pointer)
     free = _libc_function("free", None, pointer)
-    # `pythonapi` holds the GIL during the call.
+    # `pythonapi` keeps the GIL during the call.
     write_statistics = getattr(ctypes.pythonapi, "_PyObject_DebugMallocStats", None)
     if open_stream is None or close_stream is None or free is None or write_statistics is None:
         return None

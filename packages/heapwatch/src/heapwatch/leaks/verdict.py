@@ -148,7 +148,7 @@ def _trend(centres: _Floats, medians: _Floats, rank: int) -> tuple[float, tuple[
 
 
 def _block_medians(values: _Floats, positions: _Floats) -> tuple[_Floats, _Floats]:
-    """Return the center and the median of each of 8 blocks."""
+    """Return the centers and the medians of 8 blocks."""
     places = positions if len(positions) else np.arange(float(len(values)))
     edges = [*pairwise(np.linspace(0, len(values), _BLOCKS + 1).astype(int))]
     centres, medians = ([np.median(each[start:end]) for start, end in edges] for each in (places, values))

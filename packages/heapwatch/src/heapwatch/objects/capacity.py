@@ -59,7 +59,7 @@ class _Rule(NamedTuple):
     container: ast.expr
     limit: ast.expr
     compared: ast.expr
-    """The container whose length is compared: this one, or another container of the same length."""
+    """The container in the length comparison: this one, or another container of the same length."""
 
 
 class Capacities:
@@ -267,7 +267,7 @@ def _nodes(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _comparisons(parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]) -> Iterator[_Pair]:
-    """Yield each container whose length is compared, and the other operand. `lengths` are known names."""
+    """Yield each container with a compared length, and the other operand. `lengths` are known names."""
     pairs: list[_Pair] = []
     for node in _nodes(parts):
         match node:
@@ -287,7 +287,7 @@ def _comparisons(parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]) -> I
 
 
 def _measured(length: ast.expr, lengths: Mapping[str, ast.expr]) -> ast.expr | None:
-    """Return the container whose length an expression is, also if another term is added to the length."""
+    """Return the container of a length expression, also if another term is added to the length."""
     match length:
         case ast.Call(ast.Name("len"), [container]):
             return container

@@ -8,7 +8,7 @@ from typing import Any
 from .storages import Storage, StorageKey, logical_bytes, storage_of
 from .walk import walk
 
-# The maximal number of objects per census. Visiting them takes one second.
+# The maximal number of objects per census. Visiting them needs one second.
 MAX_OBJECTS = 300_000
 
 # Pinned and logical bytes by component and device.
@@ -54,7 +54,7 @@ class Census:
     is_complete: bool
     """False if the walk reached its limit of objects, so that the sizes are too low."""
     sampled: tuple[str, ...]
-    """Paths of containers of more than 1,024 objects, whose sizes are extrapolated from a sample."""
+    """Paths of containers of more than 1,024 objects. Their sizes are extrapolated from a sample."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ class GraphHolder:
     params: tuple[tuple[str, int], ...]
     """Paths of the parameters in the graph with their number of uses: at most 8, most used first."""
     oldest_sequence: int
-    """Sequence number of its oldest node. If it stays constant between searches, nothing is released."""
+    """Sequence number of its oldest node. If it stays constant between searches, no node is released."""
     freed: bool
     """Whether backward has freed the saved tensors and only nodes are left."""
     estimated: bool = False
@@ -88,7 +88,7 @@ class GraphGrowth:
     nodes_per_step: float
     bytes_per_step: float
     pinned: bool
-    """Whether the oldest node is unchanged, so nothing is released. With a moving window it changes."""
+    """Whether the oldest node is unchanged, so no node is released. With a moving window it changes."""
 
     def text(self) -> str:
         """Return the change as text."""
@@ -132,7 +132,7 @@ def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | No
 
 
 def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False) -> GraphReport:
-    """Return the graphs among the results of a walk. Memory that is also held elsewhere does not count."""
+    """Return the graphs among the results of a walk. Memory with other references does not count."""
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}
     ends: list[tuple[Found, Any]] = []
@@ -232,7 +232,7 @@ class _Nodes:
         return self._known(node)[0]
 
     def before(self, node: Any) -> list[Any]:
-        """Return the nodes whose results a node consumes."""
+        """Return the nodes that produce a node's inputs."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
     def add(self, node: Any, cluster: _Cluster) -> None:

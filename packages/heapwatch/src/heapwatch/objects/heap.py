@@ -54,7 +54,7 @@ _MINOR = 0.2
 _STEP_INTO = re.compile(r"\[|\.<key")
 # Most containers have fewer entries than this.
 _FEW = 4
-# Maps ids of types, like `PRIMITIVE_IDS`, to the type whose methods read the container.
+# Maps ids of types, like `PRIMITIVE_IDS`, to the type with the methods that read the container.
 _CONTAINERS: dict[int, Any] = {
     **{id(each): each for each in (list, set, collections.deque)},
     **{id(each): dict for each in (dict, collections.OrderedDict, collections.defaultdict)},
@@ -154,7 +154,7 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
 
 
 def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: float) -> list[str]:
-    """Return the largest graphs of at least `least` bytes that are new or have grown, with their growth."""
+    """Return the largest new or grown graphs of at least `least` bytes, with their growth."""
     earlier = {} if after.truncated else {holder.pattern: holder for holder in before.holders}
     lines = []
     for holder in after.holders:

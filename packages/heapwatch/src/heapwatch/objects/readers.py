@@ -135,7 +135,7 @@ def gradient_of(o: Any) -> torch.Tensor | None:
         try:
             has_gradient = _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
         except RuntimeError:
-            # The tensor is a view whose base was changed in place (see `grad_fn`).
+            # The tensor is a view of a base that was changed in place (see `grad_fn`).
             return None
         return _TENSOR.grad.__get__(o) if has_gradient else None
 

@@ -19,7 +19,7 @@ StorageKey = tuple[str, int]
 # The base class provides the methods, because a subclass may override its own.
 _TENSOR: Any = torch._C.TensorBase
 _STORAGE = torch.UntypedStorage
-# Types whose buffer is exported by C code. Other types may define `__buffer__` in Python (3.12), as user
+# Types with a buffer exported by C code. Other types may define `__buffer__` in Python (3.12) as user
 # code.
 _BUFFERS = (bytes, bytearray, mmap.mmap, array.array)
 _NO_MEMORY = ("meta", "lazy", "xla")

@@ -30,7 +30,7 @@ MAX_MEMORY_BYTES = 4 * 2**30
 MAX_BLOCKS = 5_000_000
 
 _DEFAULT_POOL = (0, 0)
-# The first name is the one in the C++ code, the second is in the documentation.
+# The first name is from the C++ code, the second from the documentation.
 _PENDING_FREE = ("active_pending_free", "active_awaiting_free")
 _STATES = ("active_allocated", *_PENDING_FREE, "inactive")
 _MAX_FRAMES = 512
@@ -61,7 +61,7 @@ class Summary:
     """Active bytes in the pool of requests up to 1 MiB."""
     large_active_bytes: int = 0
     pending_free_bytes: int = 0
-    """Active bytes that Python has freed, but that a stream may still use."""
+    """Active bytes that a stream may still use after Python freed them."""
     inactive_split_bytes: int = 0
     """Free parts of segments in use that the allocator cannot return to the driver: fragmentation."""
     rounding_bytes: int = 0

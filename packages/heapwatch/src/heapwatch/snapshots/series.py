@@ -133,7 +133,7 @@ def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
 
 
 def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
-    """Return the call-sites whose active blocks changed, largest growth first.
+    """Return the call-sites with changed active blocks, largest growth first.
 
     `torch.cuda._memory_viz.compare` compares whole segments by address and misses changes inside them.
     """
@@ -174,7 +174,7 @@ def frame_lines(stack: Stack) -> list[str]:
 
 
 def _worth_showing(stack: Stack) -> list[Frame]:
-    """Return the frames outside the unwinder and the interpreter, or all frames if none are left."""
+    """Return the frames outside the unwinder and the interpreter, or all frames if only those exist."""
     return [f for f in stack if _memory_viz._frame_filter(f.name, f.filename)] or list(stack)
 
 

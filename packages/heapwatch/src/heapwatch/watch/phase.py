@@ -225,7 +225,7 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def _imported(name: str) -> Any:
-    """Import a module, unless it is the program itself, which would run a second time.
+    """Import a module, unless it is the program itself, to avoid running it twice.
 
     Raises:
         ImportError: If the module is the program, does not exist, or raises.
@@ -253,7 +253,7 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _handles_signal(frame: FrameType) -> bool:
-    """Return whether a frame belongs to a signal handler, which receives the frame it interrupted."""
+    """Return whether a frame belongs to a signal handler. Handlers receive the frame they interrupted."""
     names, rest, _, values = inspect.getargvalues(frame)
     others = values.get(rest or "")
     given = [*(values.get(name) for name in names), *(others if isinstance(others, tuple) else ())]
