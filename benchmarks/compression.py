@@ -77,7 +77,7 @@ class Settings:
     """Steps of new Pong play for a replay of ten million, or 0 to measure the environments instead."""
 
     weights: str = "src/pretrained/pong/weights.safetensors"
-    """Weights of an agent of experiment=dreamer_ataripong, whose play is also measured."""
+    """Weights of an agent of experiment=dreamer_ataripong. Its play is also measured."""
 
     torchrl: str | None = None
     """Interpreter with torchrl, to measure its compressed storage on the same play, or null to skip it."""

@@ -1,4 +1,4 @@
-"""Serve Reverie's update of 16 x 64 as a process, so that several sizes can compile at once.
+"""Serve Reverie's update of 16 x 64 as a process, so that several sizes can compile in parallel.
 
 It compiles before it is ready. After the last block it traces one more update into the folder that the option
 `trace` sets. `kernels.tsv` lists the kernels by name, and `kernels.json` contains their number.

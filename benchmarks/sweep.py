@@ -1,6 +1,6 @@
 """Run the jobs of a multirun as resumable tasks on a Ray cluster, each in its own process and folder.
 
-It uses plain Ray tasks instead of Ray Tune: there is no search or schedule here, and Tune also needs pandas,
+It uses plain Ray tasks instead of Ray Tune: search and schedules are not needed, and Tune also needs pandas,
 pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting it means resuming it. On
 a cluster of several machines, `sweep.out` must be a shared folder.
 """
@@ -69,7 +69,7 @@ class SweepConfig:
     """CPUs per job. The number of parallel jobs follows from it."""
 
     last: int = 20
-    """Number of last episodes whose returns are averaged in the table."""
+    """Number of last episodes in the table's mean return."""
 
     def __post_init__(self) -> None:
         require_range("sweep", self, "cpus", "last", ge=1)

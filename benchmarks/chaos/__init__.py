@@ -353,7 +353,7 @@ def _heed_ctrl_c() -> None:
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Return the file next to the run that captures the output of its processes."""
+    """Return the file beside the run that captures the output of its processes."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     return run_dir.with_name(f"{run_dir.name}.log")
 

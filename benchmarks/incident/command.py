@@ -36,7 +36,7 @@ Measure the claims of the incident reports: python -m benchmarks.incident [exper
 """
 REENACTMENT_JSON = "reenactment.json"
 _LEAST_STEPS = 10
-# The width of a table whose output is not a terminal.
+# The width of a table outside a terminal.
 _WIDTH = 150
 
 
@@ -174,7 +174,7 @@ def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
         losses = stored_losses_of_agents(config, environment_spec(config, recipe_of(config)))
         return Reenactment(command, config, [], losses, [])
     assert isinstance(config, DreamerTrainConfig)
-    # Objects that exist now are excluded, so that each of the later hundred collections is short.
+    # Objects that exist now are excluded, so that the hundred later collections are short.
     gc.freeze()
     acting = acting_rows(config, steps)
     with TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """The author's DreamerV3 for Pong from the user's checkout of danijar/dreamerv3, built by its `make_agent`.
 
-One patch applies: `jax.jit` accepts optional arguments by position, which newer versions of JAX refuse.
+One patch applies: `jax.jit` accepts optional arguments by position. Newer versions of JAX refuse them.
 """
 
 import functools
@@ -41,7 +41,7 @@ class JAXServer(BlockServer):
 
 
 class PongSpaces:
-    """Environment for `make_agent`, which only reads its spaces and closes it."""
+    """Environment for `make_agent`. It only reads the spaces and closes it."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), elements.Space(bool))

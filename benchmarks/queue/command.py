@@ -47,7 +47,7 @@ class QueueConfig:
     """Settings of the queue, typed as key=value."""
 
     runs: str | None = None
-    """Folder of the run folders, outside the checkout; it has to be given."""
+    """Folder of the run folders, outside the checkout (required)."""
 
     core: int = 0
     """CPU core to which training and evaluation are pinned."""
@@ -56,10 +56,10 @@ class QueueConfig:
     """YAML file with the list of runs."""
 
     results: str | None = None
-    """Folder of the raw data; null for docs/results/<name of the list>."""
+    """Folder of the raw data, or null for docs/results/<name of the list>."""
 
     show: bool = False
-    """Show the state of each row, and train nothing."""
+    """Show the state of each row without training."""
 
     def __post_init__(self) -> None:
         require_range("", self, "core", ge=0)
@@ -71,7 +71,7 @@ class QueueConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the queue; exit code 0 once no row is left, 75 if it was stopped, 2 after a mistake."""
+    """Run the queue. Exit with 0 when all rows are done, 75 if it was stopped, and 2 after a mistake."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, _ = own_settings(QueueConfig, typed_here, "queue", _USAGE)
     jobs = jobs_of(config)
@@ -114,7 +114,7 @@ def run_queue(jobs: list[Job], core: int) -> None:
     try:
         for job in jobs:
             try:
-                # `show=true` holds a lock for a moment.
+                # `show=true` keeps a lock for a moment.
                 with job.lock.acquire(timeout=_LOCK_SECONDS):
                     if not job.is_done:
                         _run_row(job, stop)
@@ -159,7 +159,7 @@ def state_lines(jobs: list[Job]) -> list[str]:
 
 
 def _state(job: Job, committed: set[str]) -> tuple[str, str]:
-    """Return the kind of a row's state, and what else is known."""
+    """Return the kind of a row's state, and further details."""
     if job.is_done:
         is_committed = f"{job.row.name}/{RUN_FILE}" in committed
         return "done" if is_committed else "done, not committed", _outcome(job)
@@ -183,7 +183,7 @@ def _outcome(job: Job) -> str:
 
 
 def _committed(results: Path) -> set[str]:
-    """Return the files of a folder in the newest commit, relative to it; none outside a checkout."""
+    """Return the files of a folder in the newest commit, relative to it (empty outside a checkout)."""
     if not results.exists():
         return set()
     command = ["git", "-C", str(results), "ls-tree", "-r", "--name-only", "HEAD", "."]

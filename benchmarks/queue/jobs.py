@@ -42,14 +42,14 @@ _ZSTD_LEVEL = 19
 
 
 class Stop:
-    """A signal handler that forwards every signal to the child; the first one also ends the queue."""
+    """A signal handler that forwards every signal to the child. The first one also ends the queue."""
 
     def __init__(self) -> None:
         self.requested = False
         self.child: subprocess.Popen[bytes] | None = None
 
     def __call__(self, number: int, _: object) -> None:
-        """Forward a signal; training saves a checkpoint and exits."""
+        """Forward a signal. Training saves a checkpoint and exits."""
         self.requested = True
         if self.child is not None and self.child.poll() is None:
             self.child.send_signal(number)
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """The folder of the raw data, which exists once the row is done."""
+        """The folder of the raw data. It exists once the row is done."""
         return self.results / self.row.name
 
     @property
@@ -89,7 +89,7 @@ class Job:
 
     @property
     def sessions_file(self) -> Path:
-        """What each start of a process has used; it is up to date even after a kill."""
+        """Resource usage of each process start. It is up to date even after a kill."""
         return self.runs / f"{self.row.name}.sessions.json"
 
     @property
@@ -103,20 +103,20 @@ class Job:
 
     @property
     def saved_step(self) -> int | None:
-        """The step from which the run resumes; None without a checkpoint."""
+        """The step from which the run resumes, or None without a checkpoint."""
         steps = [checkpoint.step for checkpoint in list_checkpoints(self.run)]
         return steps[-1] if steps else None
 
     @property
     def logged_step(self) -> int | None:
-        """The last logged step of the run; None without a log."""
+        """The last logged step of the run, or None without a log."""
         file = self.run / METRICS_FILE
         lines = list(read_lines(file)) if file.exists() else []
         return int(lines[-1]["step"]) if lines else None
 
 
 def train(job: Job, stop: Stop) -> int:
-    """Train or resume a row, unless that is done; return the exit code of `reverie-train`.
+    """Train or resume a row, unless that is done. Return the exit code of `reverie-train`.
 
     Raises:
         UserError: If the row has a mistake, or the run folder belongs to other settings.
@@ -137,7 +137,7 @@ def train(job: Job, stop: Stop) -> int:
 
 
 def evaluate(job: Job, stop: Stop) -> dict[str, Any] | None:
-    """Play fresh episodes with the trained policy and return what `reverie-evaluate` prints.
+    """Play fresh episodes with the trained policy and return the output of `reverie-evaluate`.
 
     None if it was stopped.
     """
@@ -156,7 +156,7 @@ def evaluate(job: Job, stop: Stop) -> dict[str, Any] | None:
 
 
 def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) -> None:
-    """Write the raw data of a finished or failed run, all of it or nothing."""
+    """Write the raw data of a finished or failed run atomically."""
     log = list(read_lines(job.run / METRICS_FILE))
     sessions = _sessions(job)
     updates = [line["train/updates"] for line in log if "train/updates" in line]
@@ -191,7 +191,7 @@ def is_failure(exit_code: int) -> bool:
 
 
 def _sessions(job: Job) -> list[dict[str, Any]]:
-    """Return what each start for this row has used."""
+    """Return the resource usage of each start for this row."""
     return read_json(job.sessions_file) if job.sessions_file.exists() else []
 
 
@@ -209,7 +209,7 @@ def _require_same(job: Job, asked: TrainConfig) -> None:
 
 
 def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes], errors: IO[bytes]) -> int:
-    """Run Python with one thread in the folder of the runs, and keep count of what it uses."""
+    """Run Python with one thread in the folder of the runs, and record its resource usage."""
     sessions = _sessions(job)
     session = {"what": what, **machine_facts(torch.device("cpu"))}
     sessions.append(session)

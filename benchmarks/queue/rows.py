@@ -18,7 +18,7 @@ class Evaluation:
     """Fresh episodes."""
 
     max_frames: int | None = MISSING
-    """Frames after which an episode is cut; null leaves episodes as long as in training."""
+    """Frames after which an episode is cut. Null keeps the length of training episodes."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from reverie import __version__
 
 _CPU_INFO = Path("/proc/cpuinfo")
-# Results that a benchmark has just written do not change what the next one measures.
+# Results that a benchmark has just written do not change the results of the next one.
 _NO_RESULTS = ("--", ":/", ":(exclude,top)docs/results")
 
 
@@ -41,7 +41,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit, with a + if files other than results differ; `None` outside a checkout."""
+    """Return the commit, with a + if files other than results differ, or `None` outside a checkout."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

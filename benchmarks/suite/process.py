@@ -54,7 +54,7 @@ class ProcessVariant:
         return answer["calls"]
 
     def close(self) -> None:
-        """End the process. May be called twice."""
+        """End the process. Repeated calls are safe."""
         if not self._errors.closed:
             self._process.communicate()
             self._errors.close()

@@ -1,7 +1,7 @@
 """Ten leaks that are injected into an unmodified program.
 
 `install(name, every)` patches torch or gymnasium before the program starts. Each leak then retains memory at
-every `every`-th optimizer step (`losses` and `state`: backward pass; `frames`: environment step). The holder
+every `every`-th optimizer step (`losses` and `state`: backward pass, `frames`: environment step). The holder
 has a name that does not occur elsewhere in the program, so that a report of it can be recognized.
 """
 

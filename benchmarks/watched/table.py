@@ -8,7 +8,7 @@ without the watch to measure the overhead. A leak is right if the verdict is `le
 holder (`named_first`: before all other sources). Its run ends 2 s later.
 
 Run this with a Python that has the programs. Environment variables set the rest: CLEANRL is the folder of
-CleanRL's checkout, GYMNASIUM_029 a folder with gymnasium 0.29, which CleanRL needs, and WATCH_CPU the number
+CleanRL's checkout, GYMNASIUM_029 a folder with gymnasium 0.29 for CleanRL, and WATCH_CPU the number
 of the core to run on.
 """
 
@@ -100,7 +100,7 @@ def environment(name: str) -> dict[str, str]:
 
 
 def named(report: dict[str, Any], leak: str, first: bool = False) -> bool:
-    """Return whether a finding includes the holder of this leak; if `first`, before all other sources."""
+    """Return whether a finding includes this leak's holder (if `first`, before all other sources)."""
     found = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
     texts = [text for each in found for text in (each["resource"], *each["sources"])]
     if first:
