@@ -25,7 +25,7 @@ NEED_CHROMIUM = pytest.mark.skipif(
 
 
 class Browser:
-    """One tab, which is asked by DevTools' messages."""
+    """One tab, queried by DevTools' messages."""
 
     def __init__(self, connection: ClientWebSocketResponse) -> None:
         self._connection = connection

@@ -59,7 +59,7 @@ def run_installed(site: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run code with the packages installed in a folder, without this Python's editable installations."""
     libraries = Path(pytest.__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(libraries)])}
-    # With -S, Python reads no .pth files, which define the editable installations.
+    # With -S, Python ignores the .pth files that define editable installations.
     command = [sys.executable, "-S", "-c", code]
     return subprocess.run(command, env=environment, cwd=site, capture_output=True, text=True)
 

@@ -111,7 +111,7 @@ def test_a_stopped_queue_resumes_the_run_and_ends_as_if_it_never_stopped(
     assert identity(run) == identity(alone)
     capsys.readouterr()
 
-    # What is done is not done again, even if its run folder is lost.
+    # Finished rows are not repeated, even if their run folder is lost.
     shutil.rmtree(run)
     main(words)
     assert capsys.readouterr().out == shown.partition("\n")[2].partition("\n")[2]

@@ -14,7 +14,7 @@ class _MallInfo2(ctypes.Structure):
 
 
 def in_use_bytes() -> int:
-    """Return the bytes that malloc has handed out and that are not freed, including NumPy and torch."""
+    """Return the bytes allocated by malloc and not yet freed, including NumPy and torch."""
     gc.collect()
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = _MallInfo2

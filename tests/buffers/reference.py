@@ -215,7 +215,7 @@ def rows_of(buffer: EpisodeReplayBuffer) -> dict[str, Tensor]:
 def fill(
     buffer: EpisodeReplayBuffer, num_envs: int, steps: int, seed: int = 0, episode_length: float = 8
 ) -> ToyWorld:
-    """Add toy records with random episode ends. Return the world, which can continue."""
+    """Add toy records with random episode ends. Return the world for continuation."""
     world = ToyWorld(num_envs)
     advance(buffer, world, steps, np.random.default_rng(seed), episode_length)
     return world

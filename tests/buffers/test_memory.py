@@ -53,7 +53,7 @@ def test_nothing_is_allocated_in_steady_state(cross_episodes: bool) -> None:
         advance(buffer, world, 400, chance)
         sample_and_write_back(buffer)
     assert buffer.nbytes() == owned
-    # One small object for each of the 1,600 steps would be 50,000 bytes.
+    # A small object for every one of 1,600 steps would need 50,000 bytes.
     assert in_use_bytes() - before < 20_000
 
 

@@ -96,7 +96,7 @@ def assert_same(first: TransitionBatch, second: TransitionBatch) -> None:
 def test_a_terminal_end_stops_the_bootstrap_and_a_truncated_one_does_not() -> None:
     buffer = transition_buffer()
     buffer.add_episode(0, toy_episode(3, is_terminal=True, identity=10))
-    # Without an action, there is no transition.
+    # A transition needs an action.
     buffer.add_episode(0, toy_episode(1, is_terminal=True, identity=50))
     buffer.add_episode(0, toy_episode(3, is_terminal=False, identity=20))
     batch = all_of(buffer)

@@ -1,4 +1,4 @@
-"""A run whose checkpoint has files of every kind, and a copy that may be modified."""
+"""A run with files of every kind in its checkpoint, and a copy that may be modified."""
 
 import shutil
 from pathlib import Path

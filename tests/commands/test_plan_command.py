@@ -25,7 +25,7 @@ CPU = "device=cpu"
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, spare_gib: float, ranks: int = 1) -> None:
-    """Limit the memory to `spare_gib` above this process's usage, which depends on earlier tests."""
+    """Limit the memory to `spare_gib` above this process's usage (it depends on earlier tests)."""
 
     def limit() -> int:
         planned_bytes = ranks * psutil.Process().memory_info().rss + spare_gib * GIB
@@ -144,7 +144,7 @@ def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Pat
     assert "80% of the" in refused.error and "memory.plan=warn starts it regardless." in refused.error
     proposed = re.findall(r"[\w.]+=\w+", refused.error.partition("Set ")[2])
     assert proposed[0].startswith("buffer.capacity=") and proposed.pop() == "memory.plan=warn"
-    # The tests use processes as small as the one that proposed them, because process size is in the plan.
+    # The tests use processes as small as the proposing process, because process size is in the plan.
     for change in proposed:
         planned_anew = server.run("plan", CPU, "experiment=dreamer_catch", *TOO_LARGE, change)
         assert (planned_anew.code, planned_anew.error) == (0, ""), change

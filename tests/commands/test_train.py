@@ -166,7 +166,7 @@ def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -
         assert differing(new["controller"], saved[step]["controller"]) == set()
         for learner in ("actor", "critic"):
             assert differing(new["optimizers"][learner], saved[step]["optimizers"][learner]) == set()
-    # There is no change by step 40, because the first learning rate is 0.
+    # The state is unchanged by step 40, because the first learning rate is 0.
     assert differing(new["world_model"], saved[80]["world_model"])
     assert any("actor" in name for name in differing(new["controller"], saved[120]["controller"]))
     # Updates are due at 40, 44, ...: fifteen before step 100, and eleven after it.

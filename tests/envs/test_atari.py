@@ -1,4 +1,4 @@
-"""Atari environments whose episodes end at different times, and the meaning of the settings."""
+"""Atari environments with different episode ends, and the meaning of the settings."""
 
 import itertools
 
@@ -87,7 +87,7 @@ def test_pong_loses_points_of_minus_one() -> None:
 
 
 def area_weights(size: int, shrunk: int = 64) -> NDArray[np.float64]:
-    """(shrunk, size): the share of each pixel in each of the fewer, larger pixels."""
+    """(shrunk, size): the share of each pixel in every one of the fewer, larger pixels."""
     edges = np.arange(shrunk + 1)[:, None] * size / shrunk
     pixels = np.arange(size)
     overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)

@@ -21,7 +21,7 @@ def pole() -> gymnasium.Env:
 
 
 def brightest_pixels() -> list[int]:
-    """Return the brightest pixel after each of three steps, between which another environment is used."""
+    """Return the brightest pixel after three steps. Another environment is used between them."""
     os.environ["MUJOCO_GL"] = "egl"
     config = EnvConfig(suite=Suite.gymnasium, id=register_maker(pole), action_repeat=1)
     with closing(make_environment(config, run_seed=1)) as environment:

@@ -80,7 +80,7 @@ def config_of(changes: list[str], moment: str, vectorization: Vectorization, pid
 
 
 def play(config: EnvConfig) -> list[str]:
-    """Return the reports after all moments of an environment, each of which must leave no trace."""
+    """Return the reports after all moments of an environment. None of them may leave a trace."""
     before = settings()
     with collected_changes() as reported:
         spec_of(config)

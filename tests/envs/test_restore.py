@@ -24,7 +24,7 @@ def toy_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def run_seed(matches: Callable[[list[int]], bool]) -> int:
-    """Return a run seed whose first seeds of environments 0 and 1 match. `ToyWorld` drifts for odd seeds."""
+    """Return a run seed with matching first seeds of environments 0 and 1. Odd seeds of `ToyWorld` drift."""
     return next(seed for seed in range(1000) if matches([episode_seed(seed, index, 0) for index in range(2)]))
 
 

@@ -79,7 +79,7 @@ class ToyPair(ToyWorld):
 
 
 class ToyBlind(ToyWorld):
-    """Has no image, and draws nothing before its first step."""
+    """Has no image, and renders only after its first step."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, as in gymnasium.Env
 

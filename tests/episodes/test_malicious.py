@@ -75,7 +75,7 @@ def test_the_unmodified_file_is_an_episode(tmp_path: Path) -> None:
 
 
 def with_member(folder: Path, data: bytes, name: str = "vector.npy", **options: Any) -> Path:
-    """Return an episode whose array `vector` consists of the bytes `data`."""
+    """Return an episode with an array `vector` of the bytes `data`."""
     path = saved(folder, vector=None)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(name, data, **options)
@@ -90,7 +90,7 @@ def npy(shape: str, data: bytes = bytes(32), start: str = FLOATS, version: int =
 
 
 class Payload:
-    """An object whose unpickling calls code."""
+    """An object that calls code when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -13,7 +13,7 @@ TOGETHER = (
     "burst_every_twelfth_update+one_step_up",
     "allocator_keeps_pages+mapped_file",
 )
-# Each of several culprits must be reported. The table runs each fault separately.
+# All of several culprits must be reported. The table runs each fault separately.
 AT_ONCE = (
     "native_memory+ctypes_malloc",
     "files_left_open+sockets+processes_left_running+shared_memory",

@@ -12,10 +12,10 @@ MODE = Noise(None, torch.device("cpu"))
 
 # With every action at its mean, the gradient of a continuous policy's mean is exactly zero: log p(a) is flat
 # at a = mean. The reference computes the mean twice, with two compiled programs, and records their rounding
-# difference as a gradient of 1e-7, which LaProp's normalization amplifies to full steps. This noise cannot be
+# difference as a gradient of 1e-7. LaProp's normalization amplifies it to full steps. This noise cannot be
 # reproduced, so only this head is moved along the recorded path, in proportion to the step sizes. The
-# remaining difference appears in the critic's last layer (2e-4 instead of 1e-4), which learns from the
-# imagined actions.
+# remaining difference appears in the critic's last layer (2e-4 instead of 1e-4). It learns from
+# the imagined actions.
 MEAN_HEAD = ("controller.actor.out.weight", "controller.actor.out.bias")
 MOVED = (0.0, 1 / 9, 3 / 9, 6 / 9, 1.0)
 

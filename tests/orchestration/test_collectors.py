@@ -105,7 +105,7 @@ def test_streams_have_no_gap_and_begin_with_the_seeds_of_their_environments(kill
     for part in played:
         rows = records.rows(np.arange(3 * part, 3 * part + 3), np.zeros(3, int))
         (first,) = replay._values(rows, [f"{OBSERVATION_PREFIX}image"])
-        # The third collector replaces the killed one. That one may not have sent a step yet.
+        # The third collector replaces the killed one. The killed one may not have sent any step.
         begun = [
             make_environment(half, named_seed(config.seed, "collector", start), first=3 * part).reset()
             for start in (part, 2)

@@ -77,7 +77,7 @@ def shared_memory() -> set[str]:
 
 
 def unmapped(names: set[str]) -> set[str]:
-    """Return the shared-memory files among `names` that no process has mapped."""
+    """Return the shared-memory files among `names` that no process maps."""
     mapped: set[str] = set()
     for process in psutil.process_iter() if names else ():
         with contextlib.suppress(psutil.Error):

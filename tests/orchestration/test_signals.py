@@ -85,7 +85,7 @@ def test_sigusr1_asks_once_for_a_checkpoint_and_not_to_stop() -> None:
 
 
 class InterruptedFile(io.RawIOBase):
-    """A file during whose first write a signal arrives."""
+    """A file that receives a signal during its first write."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The page in a real browser: keys are pressed, buttons are touched, and what it shows is read."""
+"""The page in a real browser: keys are pressed, buttons are touched, and its display is read."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
                 "paused", "Press an arrow key", False,
             ]  # fmt: skip
             await asyncio.sleep(0.3)
-            assert await tab.value("recent.length") == 1  # nothing moves before the first key
+            assert await tab.value("recent.length") == 1  # the game waits for the first key
             await tab.press("ArrowLeft")
             await tab.wait_until("recent.length > 5")
             assert await tab.value("[$('state').textContent, $('start').hidden]") == ["you play", True]

@@ -18,7 +18,7 @@ SHORT = (
     "training.total_timesteps=16",
     "buffer.chunk_length=4",
 )
-"""Settings of 16 steps, whose checkpoint has files of every kind."""
+"""Settings of 16 steps. The checkpoint has files of every kind."""
 
 
 def shortly(value: object) -> str:

@@ -96,7 +96,7 @@ def main(connection: socket.socket) -> None:
             continue
         outputs = array.array("i", sent[0][2]).tolist()
         with warnings.catch_warnings():
-            # The warning is about a fork with threads, but there are none.
+            # The warning is about a fork with threads, but this process has one thread.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:

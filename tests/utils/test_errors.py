@@ -64,7 +64,7 @@ def test_output_that_cannot_be_written_is_one_line_and_nothing_fails_later(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with lost() as output:  # type: ignore[attr-defined]  # its end flushes what is left, as Python does
+    with lost() as output:  # type: ignore[attr-defined]  # its end flushes the rest, like Python does
         monkeypatch.setattr(sys, "stdout", output)
         with pytest.raises(SystemExit) as ended, exit_on_user_error():
             print("x" * size)

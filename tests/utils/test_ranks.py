@@ -1,4 +1,4 @@
-"""Sums, gathers and decisions of several processes equal those of one process."""
+"""Sums, gathers and decisions of several processes equal a single process's."""
 
 from threading import Event, Thread
 

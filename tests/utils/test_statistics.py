@@ -30,7 +30,7 @@ def test_the_interquartile_mean_leaves_out_whole_quarters(scores: list[float], m
 
 def test_the_interval_of_few_seeds_is_what_is_counted_by_hand() -> None:
     # With four seeds, the mean of the middle two is the lowest score if three or four draws are it. That is 4
-    # * 3 + 1 = 13 of 256 resamples, or 5.1 %, more than 2.5 %. The same holds for the highest score.
+    # * 3 + 1 = 13 of 256 resamples, or 5.1 %, more than 2.5 %. The same is true of the highest score.
     low, high = bootstrap_interval(np.array([[0.0, 100.0], [4.0, 104.0], [8.0, 108.0], [12.0, 112.0]]))
     assert (low.tolist(), high.tolist()) == ([0.0, 100.0], [12.0, 112.0])
     # With three seeds, the mean is the lowest score in 1 of 27 resamples, or 3.7 %.

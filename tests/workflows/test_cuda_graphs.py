@@ -21,7 +21,7 @@ def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
 
 @pytest.mark.parametrize("has_context", [True, False])
 def test_tensors_pass_through_a_graph_unchanged(has_context: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without a GPU there is no capture. All calls stay eager, like the first calls on CUDA.
+    # Capture needs a GPU. Otherwise all calls stay eager, like the first calls on CUDA.
     monkeypatch.setattr(
         "reverie.workflows.world_models.compiled.CUDAGraphCall", lambda function, *_: function
     )

@@ -43,7 +43,7 @@ def test_every_network_multiplies_in_bfloat16_when_asked(monkeypatch: pytest.Mon
     seen: dict[str, set[torch.dtype]] = {name: set() for name in layers}
     for name, layer in layers.items():
         layer.register_forward_hook(lambda _module, _input, output, n=name: seen[n].add(output.dtype))
-    # The scan takes the weights of the posterior and the core from their layers.
+    # The scan reads the weights of the posterior and the core from their layers.
     step = world_model.rssm.observe_step
     seen["scan"] = set()
 
