@@ -43,7 +43,7 @@ def continued(arguments: Sequence[str]) -> list[str]:
 
 
 def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments whose values differ from the saved configuration."""
+    """Return the arguments that differ from the saved configuration."""
     # Imported here, so that a new run does not wait for it.
     from omegaconf import OmegaConf
 

@@ -37,7 +37,7 @@ FRAMES_OF_AN_UPDATE = 8 * 16
 SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the running mean, fewer where there are few episodes
 GRID_POINTS = 200
-# At 8 inches, text of 10 points is 12 pixels high on the site, which shows figures 700 pixels wide.
+# At 8 inches, text of 10 points is 12 pixels high on the site, where figures are 700 pixels wide.
 WIDTH = 8.0
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -153,7 +153,7 @@ def window_of(returns: np.ndarray) -> int:
 
 
 def smoothed(at: np.ndarray, returns: np.ndarray) -> Curve:
-    """Return the running mean; of several episodes that end at one place, the last one's."""
+    """Return the running mean. If several episodes end at one place, use the last."""
     window = window_of(returns)
     mean = np.convolve(returns, np.ones(window) / window, mode="valid")
     places, last = np.unique(at[window - 1 :][::-1], return_index=True)
@@ -176,7 +176,7 @@ def thousands(axis: Axes) -> None:
 
 
 def draw_pong(target: Path) -> None:
-    """Plot the seeds of Pong on a CPU against each of their costs."""
+    """Plot the seeds of Pong on a CPU against each cost."""
     seeds: dict[str, list[Curve]] = {}
     for run in CPU_PONG:
         steps, returns = returns_of(run)
@@ -259,7 +259,7 @@ def draw_performance(target: Path) -> None:
 
 
 def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw medians, with ours in another colour than the peers; their labels replace the axis."""
+    """Draw medians, with ours in another colour than the peers. Their labels replace the axis."""
     factor, unit = 1.0, rows[0]["unit"]
     if unit == "s" and max(row["median"] for row in rows) < 1:
         factor, unit = 1e3, "ms"

@@ -1,4 +1,4 @@
-"""Play a game next to the model's dream of it: `python scripts/play.py run=pretrained:pong`."""
+"""Play a game alongside the model's dream of it: `python scripts/play.py run=pretrained:pong`."""
 
 # Environment processes import this file.
 if __name__ == "__main__":
