@@ -25,7 +25,7 @@ def is_one_hot(file: Path) -> bool:
 
 
 def read(file: Path) -> reverie.EpisodeRecords:
-    """Return the episode in a file. Keys with `log_` are ignored, as in that project's training."""
+    """Return the episode in a file. Keys with `log_` are ignored, like in that project's training."""
     # NumPy rejects files with pickled objects.
     with np.load(file) as arrays:
         led = arrays["action"].astype(np.float32)

@@ -11,7 +11,7 @@ returns: list[float] = []
 
 
 def show(step: int, values: dict[str, float]) -> None:
-    """Print the mean of the last 50 returns after every 50th episode; `values` is a line of metrics.jsonl."""
+    """Print the mean of the last 50 returns after every 50th episode. `values` is a line of metrics.jsonl."""
     if "episode/return" in values:
         returns.append(values["episode/return"])
         if len(returns) % 50 == 0:

@@ -77,7 +77,7 @@ print(f"{holder.pattern}: {holder.nbytes / 1e6:.1f} MB, {holder.steps_deep} step
 # %% [markdown]
 # ## Fix the leak, and test the fix
 #
-# `detach` the state. Then `no_growth` fails if calls retain memory, which makes a test for your suite.
+# `detach` the state. Then `no_growth` fails if calls retain memory. Add such a test to your suite.
 
 # %%
 repaired = RepairedAgent()

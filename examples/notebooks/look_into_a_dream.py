@@ -90,7 +90,7 @@ for column, step in zip(axes.T, shown, strict=True):
 figure.savefig("dream.png")
 
 # %% [markdown]
-# The mean error of an image hides the ball, which covers a few of 4,096 pixels, so look at the largest
+# The mean error of an image hides the ball (a few of 4,096 pixels), so look at the largest
 # error too. Dreams diverge at random events, such as a serve.
 
 # %%
