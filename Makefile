@@ -19,7 +19,7 @@ PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
 JAX := .venv-peers-jax
 JAX_READY := .venv-peers-jax/.installed
-# Otherwise each of the hundreds of test processes would compile all modules.
+# Otherwise every test process would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
 # No notices of newer versions, because constraints.txt decides.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -61,7 +61,7 @@ $(SITE_READY): $(CORE)
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
-# One installation is faster than three. The other targets then have nothing to install.
+# One installation is faster than three. The other targets then reuse it.
 install:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing Reverie, heapwatch and the packages of tests and site into .venv"
