@@ -1,5 +1,6 @@
 """The programs in examples/ run like for a reader, and each notebook equals its .py file."""
 
+import json
 import re
 from pathlib import Path
 

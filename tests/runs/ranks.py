@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from .fixtures import made_once
-from .helpers import QUICK_COMPILER
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 FoundBySize = dict[int, list[Any]]
@@ -25,7 +24,7 @@ def found_by_ranks(folders: pytest.TempPathFactory, module: str, precision: str,
 
     def run(folder: Path) -> None:
         folder.mkdir(parents=True)
-        environment = os.environ | QUICK_COMPILER | {"GLOO_SOCKET_IFNAME": LOOPBACK}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         command = [sys.executable, "-m", "tests.runs.forked_ranks", str(folder), module, precision]
         ended = subprocess.run([*command, *map(str, sizes)], env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -59,6 +59,7 @@ def prepared(row: str, opened: ExitStack) -> Callable[[], object]:
     import torch
 
     from reverie.config.compose import compose_jobs
+    from reverie.config.dreamer import DreamerTrainConfig
     from reverie.config.resolve import typed
     from reverie.envs import make_environment
     from reverie.orchestration.dreamer.recipe import build_workflow
@@ -66,7 +67,10 @@ def prepared(row: str, opened: ExitStack) -> Callable[[], object]:
     from reverie.orchestration.recipes import recipe_of
 
     folder = opened.enter_context(TemporaryDirectory())
-    config = typed(compose_jobs([*ROWS[row], *COMMON, f"run_dir={folder}/run", "buffer.capacity=20000"])[0])
+    config = typed(
+        compose_jobs([*ROWS[row], *COMMON, f"run_dir={folder}/run", "buffer.capacity=20000"])[0],
+        DreamerTrainConfig,
+    )
     torch.manual_seed(0)
     environment = make_environment(config.env, config.seed)
     opened.callback(environment.close)
