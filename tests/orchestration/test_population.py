@@ -256,7 +256,7 @@ def test_dreamer_takes_no_settings_of_a_population(
 ) -> None:
     with pytest.raises(SystemExit):
         start(tmp_path / "run", "experiment=dreamer_catch", "population.size=3")
-    assert "population.size is a setting of workflow=population;" in capsys.readouterr().err
+    assert "population.size is a setting of workflow=population," in capsys.readouterr().err
 
 
 def test_a_population_goes_on_from_an_s3_server_on_an_empty_folder(
