@@ -71,7 +71,7 @@ class QueueConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the queue. Exit with 0 when all rows are done, 75 if it was stopped, and 2 after a mistake."""
+    """Run the queue. Exit with 0 when no row is left for it, 75 if it was stopped, and 2 after a mistake."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, _ = own_settings(QueueConfig, typed_here, "queue", _USAGE)
     jobs = jobs_of(config)

@@ -178,7 +178,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
         repair = f"Quote the value twice if it contains spaces, commas or brackets: '{key}=\"...\"'."
-        raise UserError(f"{argument}: not in Hydra's grammar. {repair}") from error
+        raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
     except ValueError as error:
         # Python raises this for a number of more than 4,300 digits.
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error

@@ -140,8 +140,9 @@ class _NormSiLU(torch.autograd.Function):
         wide = torch.empty_like(normalised) if into is None else into
         torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
         product = wide * normalised
-        mean = torch.matmul(product, scale).unsqueeze(-1)
-        wide.mul_(scale).addcmul_(normalised, mean, value=-1.0 / x.shape[-1]).mul_(factor)
+        # This is no matrix product, which autocast would round where a compiler traces this function.
+        mean = (product * scale).mean(-1, keepdim=True)
+        wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
         return wide.to(x.dtype), product.sum_to_size(scale.shape)
 
 

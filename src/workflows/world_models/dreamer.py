@@ -271,6 +271,9 @@ class DreamerWorkflow:
         total.backward()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
         metrics["loss/total"] = total.detach()
+        deter, stoch = _stored(observed.posterior)
+        # The graph keeps the inputs of the scan, which the optimizers do not need.
+        del losses, total, observed
         # All ranks build the same graph, so the averages are gradients and metrics of the whole batch.
         gradients = [p.grad for part in parts for p in self.optimizers[part].parameters if p.grad is not None]
         self.ranks.average_([*gradients, *metrics.values()])
@@ -285,7 +288,7 @@ class DreamerWorkflow:
         for average, before in averages.items():
             average.copy_(torch.where(finite, average, before))
         names = tuple(name for part in parts for name in self._names[part])
-        return UpdateOutput(metrics, *_stored(observed.posterior), finite, norms, names)
+        return UpdateOutput(metrics, deter, stoch, finite, norms, names)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.autocast_dtype == torch.float32:
