@@ -115,33 +115,22 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
 
 
 @exact_only
-@pytest.mark.parametrize(
-    ("experiment", "batch_size", "planned_bytes"),
-    [
-        # Images go through the networks in groups, so the plan of a large batch has many operators.
-        pytest.param("dreamer_ataripong", 60, 300_000_000, id="images"),
-        pytest.param("dreamer_cartpole", 2000, 3_000_000_000, id="vectors"),
-    ],
-)
-def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size(
-    experiment: str, batch_size: int, planned_bytes: int
-) -> None:
-    def peak_rise(batch_size: int, least: int) -> int:
+def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None:
+    def peak_rise(batch_size: int) -> int:
         batch = (f"training.batch_size={batch_size}", "training.sequence_length=8")
-        objective = "world_model.objective=reconstruction"
-        config = configured(f"experiment={experiment}", "model=size1m", objective, *batch)
+        config = configured("model=size1m", "world_model.objective=reconstruction", *batch)
         spec = environment_spec(config, recipe_of(config))
         gc.collect()
         before = in_use_bytes()
         with InUsePeak() as in_use:
-            assert sum(recipe_of(config).dry_run(config, spec).peak.values()) > least
+            assert sum(recipe_of(config).dry_run(config, spec).peak.values()) > batch_size * 5_000_000
         assert in_use.peak > 0
         return in_use.peak - before
 
     # This imports torch's shape functions once.
-    peak_rise(1, 0)
+    peak_rise(1)
     # The memory is used by Python objects: a graph without tensor data.
-    assert peak_rise(batch_size, planned_bytes) < 30_000_000
+    assert peak_rise(600) < 30_000_000
 
 
 @pytest.mark.parametrize("experiment", ["dreamer_catch", "dreamer_cartpole"])

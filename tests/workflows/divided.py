@@ -26,7 +26,7 @@ from .test_nonfinite import everything as saved
 from .tiny import make_batch, parameters, random_observation, tiny_workflow
 
 Found = dict[str, Tensor]
-UPDATES, WINDOWS, ENVS = 3, 16, 4
+UPDATES, WINDOWS, ENVS = 5, 16, 4
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "reconstruction": {},
     "barlow": {"objective": Objective.barlow},
