@@ -74,9 +74,12 @@ class NormSiLU(nn.Module):
 
 def norm_silu(x: Float[Tensor, "*batch size"], scale: Float[Tensor, "size"]) -> Float[Tensor, "*batch size"]:
     """Return `NormSiLU` of x for a given scale."""
-    if runs_on_cpu(x):
+    if not runs_on_cpu(x):
+        return F.silu(F.rms_norm(x.float(), scale.shape, scale, EPS).to(x.dtype))
+    if torch.is_grad_enabled():
         return _NormSiLU.apply(x, scale)  # type: ignore[return-value]
-    return F.silu(F.rms_norm(x.float(), scale.shape, scale, EPS).to(x.dtype))
+    # This skips the cost of an autograd function, which is 2 % of a policy step.
+    return _norm_silu_on_cpu(x, scale)[0]
 
 
 def _reciprocal_rms(x: Tensor) -> Tensor:
@@ -87,6 +90,21 @@ def _reciprocal_rms(x: Tensor) -> Tensor:
 
 def _scaled_silu(x: Tensor, reciprocal: Tensor, scale: Tensor) -> Tensor:
     return F.silu((x * reciprocal).mul_(scale), inplace=True)
+
+
+def _norm_silu_on_cpu(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `NormSiLU` of x and the reciprocal root mean square of each row."""
+    if x.dtype == torch.float32 or _fits_in_cache(x):
+        wide = x.float()
+        reciprocal = _reciprocal_rms(wide)
+        return _scaled_silu(wide, reciprocal, scale).to(x.dtype), reciprocal
+    # Both are contiguous: the rows of another layout would be copies, and the results would be lost.
+    y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
+    for rows, factor, result in _rows_in_cache(x, reciprocal, y):
+        wide = rows.float()
+        factor.copy_(_reciprocal_rms(wide))
+        result.copy_(_scaled_silu(wide, factor, scale))
+    return y, reciprocal
 
 
 class _NormSiLU(torch.autograd.Function):
@@ -102,17 +120,7 @@ class _NormSiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
         """Return y, and save the input, the scale and the reciprocal root mean square of each row."""
-        if x.dtype == torch.float32 or _fits_in_cache(x):
-            wide = x.float()
-            reciprocal = _reciprocal_rms(wide)
-            y = _scaled_silu(wide, reciprocal, scale).to(x.dtype)
-        else:
-            # Both are contiguous: the rows of another layout would be copies, and the results would be lost.
-            y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
-            for rows, factor, result in _rows_in_cache(x, reciprocal, y):
-                wide = rows.float()
-                factor.copy_(_reciprocal_rms(wide))
-                result.copy_(_scaled_silu(wide, factor, scale))
+        y, reciprocal = _norm_silu_on_cpu(x, scale)
         ctx.save_for_backward(x, scale, reciprocal)
         return y
 
