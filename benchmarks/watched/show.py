@@ -9,7 +9,8 @@ from typing import Any
 def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
     """Return the rows of the clean programs."""
     lines = [
-        "| program | verdict | optimiser steps | seconds | CPU seconds with and without | of that, watching |"
+        "| Program | Verdict | Optimizer steps | Seconds | CPU seconds with and without the watch "
+        "| CPU seconds of the watch |"
     ]
     lines.append("|---|---|---|---|---|---|")
     for row in rows:
@@ -23,7 +24,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
 def leak_rows(rows: list[dict[str, Any]]) -> list[str]:
     """Return a row per leak: for each program the seconds until its finding, and the kind of the report."""
     programs = list(dict.fromkeys(row["program"] for row in rows))
-    lines = [f"| leak | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
+    lines = [f"| Leak | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
     for leak in dict.fromkeys(row["leak"] for row in rows):
         cells = []
         for program in programs:

@@ -233,7 +233,8 @@ def row(name: str, found: Curves, points: list[tuple[float, float]]) -> str:
 def main() -> None:
     found = references()
     Path(on_track.__file__).with_suffix(".json").write_text(as_json(found))
-    print("| run | updates at its last mean | that mean | most below the worst other | behind |")
+    headings = ("Run", "Updates at the last comparison", "Mean return there")
+    print("|", " | ".join((*headings, "Largest distance below the worst other run", "Behind")), "|")
     print("|---|---|---|---|---|")
     for steps, curves in found.items():
         print(f"margins of {steps}: {curves.margins.tolist()}")
