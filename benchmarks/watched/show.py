@@ -1,4 +1,4 @@
-"""Print the tables of docs/find_a_leak.md from the output of `table.py`: show.py <table.jsonl>."""
+"""Print the tables of docs/results/README.md from the output of `table.py`: show.py <table.jsonl>."""
 
 import json
 import sys

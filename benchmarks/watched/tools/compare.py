@@ -121,16 +121,16 @@ def cell(line: dict[str, Any]) -> str:
     if line["reason"]:
         return line["reason"]
     if line["leak"] == "none":
-        return "says leak" if line["says_leak"] else "quiet"
+        return "reports a leak" if line["says_leak"] else "quiet"
     words = [word for word in ("verdict", "line", "holder") if line.get(f"names_{word}", line.get(word))]
     words += ["rate"] * bool(line["rate"])
     share = line["attributed_share"]
-    return ", ".join([*words, f"{share:.0%}"] if share >= 0.005 else words) or "nothing"
+    return ", ".join([*words, f"{share:.0%}"] if share >= 0.005 else words) or "-"
 
 
 def judge(folder: Path, lines: Path, table: Path) -> None:
     """Write a JSON line for each tool and leak, and their table."""
-    head = ["tool", "steps", "none", *LEAKS, "CPU time"]
+    head = ["Tool", "Steps", "no leak", *LEAKS, "CPU time"]
     rows, found = [head, ["---"] * len(head)], []
     for name, (tool, _) in READERS.items():
         pairs = [judge_pair(folder, name, leak) for leak in ("none", *LEAKS)]
@@ -162,32 +162,33 @@ of `main`. The other two are memory lost by a C library, and files that stay ope
     python benchmarks/watched/tools/compare.py run <folder>
     python benchmarks/watched/tools/compare.py judge <folder> tools.jsonl tools.md
 
-{versions}, Python {python}. The runs used one core in turn, shared with other programs, and were stopped
-after {seconds:.0f} s. Code computes every cell from the tool's own output. `tools.jsonl` contains the
+{versions}, Python {python}. The tools took turns on one core, shared with other programs, and were stopped
+after {seconds:.0f} s. A script computes every cell from the output of the tool. `tools.jsonl` contains the
 numbers.
 
-- **none**: the report on the program without a leak.
-- **verdict**: the tool reports a leak, and reports none for the program without a leak.
+- **no leak**: the report on the program without a leak. In the other columns, "-" means that the tool finds
+  no leak.
+- **verdict**: the tool reports a leak, but not for the program without a leak.
 - **line**: the leaking line is reported, or is in the stack of one of the three largest allocations.
 - **holder**: the tool reports the attribute with the leaked objects. Native memory and files have no such
   attribute.
 - **rate**: the tool reports the growth rate.
 - **%**: the reported share of the true leak (measured by `mallinfo2` or open files).
-- **CPU time**: relative to the program without tool and leak. The first number is without a leak, the second
-  is the maximum over all columns.
+- **CPU time**: relative to the program without a tool and without a leak. The first number is without a leak,
+  and the second is the maximum over all columns.
 
 {rows}
 
-Strengths compared with reverie-watch, and failures:
+Strengths and failures, compared with reverie-watch:
 
-- **memray** reports lines better: each allocation with its stack, including native ones, after 1,000 steps.
-  Use its report of the peak, because objects in local variables of `main` are freed before the exit.
+- **memray** is better at reporting lines: it lists each allocation with its stack, including native ones, after
+  1,000 steps. Use its report at the peak, because objects in local variables of `main` are freed before exit.
 - **tracemalloc** is part of Python. For tensors, it counts the object but not its data.
-- **pytest-memray** is the better gate: tests fail on leaks, including native ones (`--stacks=60`).
-- **filprofiler** has the better picture: a flame graph of all allocations at the peak.
-- **Scalene** also reports CPU time by line. Two of its three runs stalled with 2 s of CPU time in 240 s.
-- **reverie-watch** needs a minute of runtime for a verdict, while the others list live memory at any time. It
-  reports lines only with `--trace`, and no stacks for native memory.
+- **pytest-memray** is a better test gate: tests fail on leaks, including native ones (`--stacks=60`).
+- **filprofiler** draws a better picture: a flame graph of all allocations at the peak.
+- **Scalene** also reports CPU time per line. Two of its three runs stalled with 2 s of CPU time in 240 s.
+- **reverie-watch** takes a minute to reach a verdict, while the others list live memory at any time. It reports
+  lines only with `--trace`, and reports no stacks for native memory.
 """
 
 

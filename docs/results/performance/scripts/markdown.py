@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HEADINGS = ("row", "variant", "median", "min", "max", "n", "disturbed", "CPU", "x floor", "x ours", "that is")
+HEADINGS = ("Row", "Variant", "Median", "Min", "Max", "n", "Disturbed", "CPU", "x floor", "x Reverie")
+HEADINGS += ("Throughput",)
 TARGETS = {
     "update_size1m": 3.0,
     "update_size12m": 2.5,
@@ -18,7 +19,7 @@ TARGETS = {
     "end_to_end": 3.0,
     "memory_size1m": 1.0,
 }
-"""Minimal ratio of a peer's time or memory, for the same work, to ours."""
+"""Minimal ratio of a peer's time or memory, for the same work, to Reverie's."""
 
 SAME_WORK = ("sheeprl", "r2dreamer", "dreamerv3")
 
@@ -28,8 +29,8 @@ def main() -> None:
     machine, rates = report["machine"], report["rates"]
     sentence = [
         f"{machine['time']}, commit {machine['commit']}, {machine['gpu'] or machine['cpu']}, ",
-        f"{report['threads']} threads, Python {machine['python']}, torch {machine['torch']}; ",
-        f"other processes used {report['others_cpu']:.2f} CPU-seconds per second. ",
+        f"{report['threads']} threads, Python {machine['python']}, torch {machine['torch']}. ",
+        f"Other processes used {report['others_cpu']:.2f} CPU-seconds per second. ",
         f"Matrix products {rates['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s, ",
         f"convolutions {rates['conv_flops_per_s'] / 1e9:.0f} GFLOP/s, ",
         f"copies of 256 MiB {rates['copy_bytes_per_s'] / 1e9:.1f} GB/s.",
@@ -47,7 +48,7 @@ def main() -> None:
     groups = {name: [row for row in rows if row["row"] == name] for name in TARGETS}
     lines = [target_line(name, TARGETS[name], group) for name, group in groups.items() if group]
     if lines:
-        heading = "| target: times ours | fastest peer | came out | |\n|---|---|---|---|"
+        heading = "| Target: times Reverie's | Fastest peer | Result | Verdict |\n|---|---|---|---|"
         print("", heading, *lines, sep="\n")
 
 

@@ -59,8 +59,8 @@ H100_SECONDS, H100_BYTES = 26.674e-3, 4 * 10_492_616
 GPUS_OF_A_HOST, NVLINK = 8, (10e-6, 450e9)
 HOSTS = {
     "one host, NVLink": (1, None),
-    "64 hosts, 400 Gb/s for each GPU": (64, (20e-6, 50e9)),
-    "64 hosts, 100 Gb/s for each host": (64, (50e-6, 12.5e9 / GPUS_OF_A_HOST)),
+    "64 hosts, 400 Gb/s per GPU": (64, (20e-6, 50e9)),
+    "64 hosts, 100 Gb/s per host": (64, (50e-6, 12.5e9 / GPUS_OF_A_HOST)),
 }
 """Assumed: seconds of a step, and bytes per second of a GPU in one direction, by data sheets."""
 
@@ -224,18 +224,19 @@ def table(path: Path) -> None:
         parts = ", ".join(f"{size}: {each / seconds[0]:.2f}" for size, each in times.items())
         own, ranks = median(case["ranks"]["cpu_seconds"]), case["ranks"]["exchanged"]
         late = np.quantile(case["cpu_seconds"][f"{sizes[1]}"], 0.9) / seconds[1]
-        fit = f"{milliseconds(fixed)} + {milliseconds(slope)} a window"
+        fit = f"{milliseconds(fixed)} + {milliseconds(slope)} per window"
         sent = f"{len(ranks)}, {sum(ranks) / 1e6:.1f} MB"
         cells = [milliseconds(seconds[0]), parts, fit, sent, f"{own / seconds[1]:.2f}", f"{late:.2f}"]
         updates.append([name, *cells])
-    headings = ["case", "CPU of an update", "with fewer windows, of it", "fit", "exchanges"]
-    show([*headings, "rank of two, of half a batch alone", "90 % quantile, of the median"], updates)
+    headings = ["Case", "CPU time per update", "Ratio with fewer windows", "Fit", "Exchanges"]
+    rank = "Rank of two, relative to one process with half the batch"
+    show([*headings, rank, "90 % quantile, relative to the median"], updates)
     gloo, exchanges = {}, []
     for count, times in ((int(count), times) for count, times in found["exchanges"].items()):
         gloo[count] = latency, rate = ring_of(count, {int(n): median(t["cpu"]) for n, t in times.items()})
         cells = [f"{1e3 * median(t['cpu']):.2f} ({1e3 * min(t['wall']):.2f})" for t in times.values()]
         exchanges.append([f"{count}", *cells, f"{1e6 * latency:.0f} us, {rate / 1e9:.2f} GB/s"])
-    show(["ranks", *(f"{size:,} B" for size in SIZES), "a step, a rank's bytes per second"], exchanges)
+    show(["Ranks", *(f"{size:,} B" for size in SIZES), "Latency per step, bytes per second and rank"], exchanges)
     rows = []
     for name, case in found["cases"].items():
         slope, fixed = fits[name]
@@ -249,8 +250,8 @@ def table(path: Path) -> None:
             shown = [milliseconds(compute), milliseconds(exchange), f"{gain:.2f}", f"{gain / count:.0%}"]
             rows.append([name, f"{count}", *shown])
         most = (fixed + slope * windows) / (fixed + slope)
-        rows.append([name, f"{windows}, exchange free", milliseconds(fixed + slope), "0", f"{most:.2f}", ""])
-    show(["case", "ranks", "compute", "exchange", "times as fast", "of ideal"], rows)
+        rows.append([name, f"{windows}, free exchange", milliseconds(fixed + slope), "0", f"{most:.2f}", ""])
+    show(["Case", "Ranks", "Compute", "Exchange", "Speedup", "Efficiency"], rows)
     rows = []
     for name, (hosts, between) in HOSTS.items():
         inside = ring(GPUS_OF_A_HOST, H100_BYTES, *NVLINK)
@@ -258,7 +259,7 @@ def table(path: Path) -> None:
         exchange = inside + outside
         kept = H100_SECONDS / (H100_SECONDS + exchange)
         rows.append([name, f"{GPUS_OF_A_HOST * hosts}", f"{1e3 * exchange:.2f} ms", f"{kept:.0%}"])
-    show(["machines", "ranks", "exchange", "of ideal, if each has 16 windows"], rows)
+    show(["Machines", "Ranks", "Exchange", "Efficiency with 16 windows per GPU"], rows)
 
 
 def show(headings: list[str], rows: list[list[str]]) -> None:
