@@ -162,9 +162,9 @@ of `main`. The other two are memory lost by a C library, and files that stay ope
     python benchmarks/watched/tools/compare.py run <folder>
     python benchmarks/watched/tools/compare.py judge <folder> tools.jsonl tools.md
 
-{versions}, Python {python}. The tools took turns on one core, shared with other programs, and were stopped
-after {seconds:.0f} s. A script computes every cell from the output of the tool. `tools.jsonl` contains the
-numbers.
+{versions}, Python {python}. The tools ran one after another on one core, shared with other programs, and were
+stopped after {seconds:.0f} s. A script computes every cell from the output of the tool. `tools.jsonl`
+contains the numbers.
 
 - **no leak**: the report on the program without a leak. In the other columns, "-" means that the tool finds
   no leak.
@@ -181,14 +181,15 @@ numbers.
 
 Strengths and failures, compared with reverie-watch:
 
-- **memray** is better at reporting lines: it lists each allocation with its stack, including native ones, after
-  1,000 steps. Use its report at the peak, because objects in local variables of `main` are freed before exit.
+- **memray** is better at reporting lines: it lists each allocation with its stack, including native ones,
+  after 1,000 steps. Use its report at the peak, because objects in local variables of `main` are freed before
+  exit.
 - **tracemalloc** is part of Python. For tensors, it counts the object but not its data.
 - **pytest-memray** is a better test gate: tests fail on leaks, including native ones (`--stacks=60`).
 - **filprofiler** draws a better picture: a flame graph of all allocations at the peak.
 - **Scalene** also reports CPU time per line. Two of its three runs stalled with 2 s of CPU time in 240 s.
-- **reverie-watch** takes a minute to reach a verdict, while the others list live memory at any time. It reports
-  lines only with `--trace`, and reports no stacks for native memory.
+- **reverie-watch** needs a minute to reach a verdict, while the others list live memory at any time. It
+  reports lines only with `--trace`, and reports no stacks for native memory.
 """
 
 

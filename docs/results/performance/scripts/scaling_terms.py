@@ -236,7 +236,8 @@ def table(path: Path) -> None:
         gloo[count] = latency, rate = ring_of(count, {int(n): median(t["cpu"]) for n, t in times.items()})
         cells = [f"{1e3 * median(t['cpu']):.2f} ({1e3 * min(t['wall']):.2f})" for t in times.values()]
         exchanges.append([f"{count}", *cells, f"{1e6 * latency:.0f} us, {rate / 1e9:.2f} GB/s"])
-    show(["Ranks", *(f"{size:,} B" for size in SIZES), "Latency per step, bytes per second and rank"], exchanges)
+    sizes = [f"{size:,} B" for size in SIZES]
+    show(["Ranks", *sizes, "Latency per step, bytes per second and rank"], exchanges)
     rows = []
     for name, case in found["cases"].items():
         slope, fixed = fits[name]
