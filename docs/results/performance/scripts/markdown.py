@@ -28,12 +28,13 @@ def main() -> None:
     report = json.loads(Path(sys.argv[1]).read_text())
     machine, rates = report["machine"], report["rates"]
     sentence = [
-        f"{machine['time']}, commit {machine['commit']}, {machine['gpu'] or machine['cpu']}, ",
-        f"{report['threads']} threads, Python {machine['python']}, torch {machine['torch']}. ",
+        f"Measured on {machine['time']} at commit {machine['commit']} ",
+        f"on an {machine['gpu'] or machine['cpu']}, with {report['threads']} threads, ",
+        f"Python {machine['python']} and torch {machine['torch']}. ",
         f"Other processes used {report['others_cpu']:.2f} CPU-seconds per second. ",
-        f"Matrix products {rates['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s, ",
-        f"convolutions {rates['conv_flops_per_s'] / 1e9:.0f} GFLOP/s, ",
-        f"copies of 256 MiB {rates['copy_bytes_per_s'] / 1e9:.1f} GB/s.",
+        f"The machine reached {rates['matmul_flops_per_s'] / 1e9:.0f} GFLOP/s in matrix products, ",
+        f"{rates['conv_flops_per_s'] / 1e9:.0f} GFLOP/s in convolutions ",
+        f"and {rates['copy_bytes_per_s'] / 1e9:.1f} GB/s in copies of 256 MiB.",
     ]
     print("".join(sentence) + "\n")
     print("|".join(["", *(f" {name} " for name in HEADINGS), ""]))
