@@ -104,7 +104,8 @@ def relative_files(folder: Path, *patterns: str) -> set[str]:
 def test_the_wheel_holds_the_code_and_the_configurations_and_nothing_else(built: Distributions) -> None:
     expected = {f"reverie/{name}" for name in relative_files(ROOT / "src", "*.py", "*.pyi", "py.typed")}
     expected |= {f"reverie/configs/{name}" for name in relative_files(ROOT / "configs", "*.py", "*.yaml")}
-    expected |= {"reverie/orchestration/pong/on_track.json", "reverie/play/page.html"}
+    expected |= {"reverie/orchestration/on_track/pong.json", "reverie/play/page.html"}
+    expected |= {"reverie/orchestration/on_track/published.json.gz"}
     networks = ROOT / "src" / "pretrained"
     expected |= {
         f"reverie/pretrained/{name}" for name in relative_files(networks, "*.yaml", "*.json", "*.safetensors")

@@ -251,8 +251,8 @@ def instruments_of(run: Run) -> list[Instrument]:
         found.append(Instrument(run, training.probe_interval, probe, event="first probe"))
     found.append(Instrument(run, training.log_interval, _log, at_end=True))
     found.append(Instrument(run, memory.report_interval, Orchestrator.report_memory, at_end=True))
-    if (run.config.env.suite, run.config.env.game) == (Suite.atari, "pong"):
-        from .pong.on_track import OnTrack
+    if run.config.env.suite is Suite.atari:
+        from .on_track.instrument import OnTrack
 
         found.append(OnTrack(run))
     found.append(Instrument(run, memory.snapshot_interval, lambda run: run.parts.snapshots.save(run.step)))

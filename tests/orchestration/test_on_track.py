@@ -1,4 +1,4 @@
-"""A Pong run is compared with successful runs: good seeds are never behind, and failed runs are."""
+"""Runs are compared with other runs of their task. Good seeds of Pong are never behind, failed ones are."""
 
 import logging
 import runpy
@@ -16,12 +16,13 @@ import pytest
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util import tensor_util
 
+from benchmarks.queue.rows import read_rows
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.envs.episodes import Episode
-from reverie.orchestration.pong import on_track
-from reverie.orchestration.pong.on_track import GAMES, OnTrack, Reference, reference_of, usual_causes
+from reverie.orchestration.on_track import instrument
+from reverie.orchestration.on_track.instrument import EPISODES, OnTrack, Reference, reference_of, usual_causes
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.reports import Reports
 from reverie.planning.recipe import environment_spec
@@ -30,6 +31,7 @@ from reverie.utils.logging.json_lines import read_lines
 
 from ..runs.helpers import PONG, arrival, events_of, metrics_of, resume, scalars_of, series_of, start, tags_of
 
+LISTS = Path(__file__).parents[2] / "benchmarks"
 RUNS = Path(__file__).parents[2] / "docs" / "results" / "dreamer_ataripong"
 SHORT_GAMES = (
     *PONG,
@@ -60,13 +62,19 @@ def curves(script: dict[str, Any]) -> dict[int, Any]:
 
 
 def reference_at(trained_steps: int) -> Reference:
-    found = reference_of("pong", trained_steps)
-    assert found is not None
+    found = reference_of(configured(f"training.batch_size={trained_steps // 16}"))
+    assert found is not None and found.agent is None
     return found
 
 
-def configured(*overrides: str) -> DreamerTrainConfig:
-    [job] = compose_jobs(("experiment=dreamer_ataripong", "device=cpu", *overrides))
+def published(*overrides: str) -> Reference:
+    found = reference_of(configured(*overrides, experiment="fast_atari100k"))
+    assert found is not None and found.agent is not None
+    return found
+
+
+def configured(*overrides: str, experiment: str = "dreamer_ataripong") -> DreamerTrainConfig:
+    [job] = compose_jobs((f"experiment={experiment}", "device=cpu", *overrides))
     config = typed(job)
     assert isinstance(config, DreamerTrainConfig)
     return config
@@ -79,7 +87,7 @@ def compared(lines: list[dict[str, float]]) -> list[dict[str, float]]:
 def test_the_reference_of_the_package_is_what_the_script_makes_of_the_logs(
     script: dict[str, Any], curves: dict[int, Any]
 ) -> None:
-    shipped = Path(on_track.__file__).with_suffix(".json").read_text()
+    shipped = Path(instrument.__file__).with_name("pong.json").read_text()
     assert shipped == script["as_json"](curves)
 
 
@@ -111,7 +119,7 @@ def test_a_run_made_bad_on_purpose_is_behind_in_its_own_log(script: dict[str, An
     bad = "negative_frame_skip_16"
     means = script["means_of"](RUNS / bad / "metrics.jsonl", script["pace_of"](bad))
     behind = [standing for mean in means if (standing := reference_at(128).standing(*mean)).is_behind]
-    assert 13_000 < behind[0].updates < 15_000 and reference_at(128).standing(*means[-1]).is_behind
+    assert 13_000 < behind[0].place < 15_000 and reference_at(128).standing(*means[-1]).is_behind
 
 
 def test_the_band_does_not_fall_where_the_margin_grows(curves: dict[int, Any]) -> None:
@@ -131,12 +139,65 @@ def test_published_curves_say_nothing_before_20_000_updates_and_then_find_a_run_
     assert standing == expected
     assert not reference.standing(40_000.0, -12.5).is_behind and reference.standing(40_000.0, -12.6).is_behind
     # A run may start with trained networks.
-    assert str(reference.standing(5_000.0, 20.0)).startswith("on track")
+    assert str(reference.standing(5_000.0, 20.0)).startswith("ahead: ")
 
 
-def test_other_games_and_other_batches_have_no_reference() -> None:
-    assert reference_of("pong", 128) and reference_of("pong", 1024)
-    assert reference_of("pong", 512) is None and reference_of("breakout", 128) is None
+def test_other_games_other_batches_and_other_suites_have_other_references() -> None:
+    assert reference_at(128) != reference_at(1024)
+    pong = published("training.batch_size=32")
+    assert pong.agent == "DreamerV3 (Nature)" and pong != published("env.game=breakout")
+    for setting in ("env.sticky_actions=0.25", "env.full_action_space=true"):
+        assert reference_of(configured("env.game=breakout", setting)) is None
+    assert reference_of(configured("env.game=tetris")) is None
+    assert reference_of(configured(experiment="dreamer_catch")) is None
+
+
+def test_a_published_curve_has_a_verdict_for_each_return() -> None:
+    reference = published("env.game=breakout")
+    band = "reference 3.7 to 7.5 at 208,000 frames (DreamerV3 (Nature), 5 seeds, mean 6.0)"
+    expected = {3.6: "behind", 3.7: "on track", 7.5: "on track", 7.6: "ahead"}
+    said = {value: str(reference.standing(208_000.0, value)) for value in expected}
+    assert said == {value: f"{word}: return {value}, {band}" for value, word in expected.items()}
+    # The best of the author's seeds has 1.7 in its first episodes.
+    assert str(reference.standing(5_000.0, 1.6)).startswith("too early to say: ")
+    assert reference.end == 400_000
+    # Every seed of the author stays at 0.
+    assert str(published("env.game=freeway").standing(400_000.0, 0.0)).startswith("too early to say: ")
+
+
+def test_every_game_of_the_benchmark_has_a_band_of_five_seeds() -> None:
+    games = [row.overrides[0] for row in read_rows(LISTS / "atari100k.yaml").rows]
+    # Pong with batches of 128 steps has its own.
+    found = {game: published(game, "training.batch_size=16") for game in games}
+    assert len(found) == 26
+    for reference in found.values():
+        lengths = {len(each) for each in (reference.low, reference.mean, reference.high)}
+        assert lengths == {41} and set(reference.runs) == {5}
+        ordered = np.array([reference.low, reference.mean, reference.high])
+        assert (np.diff(ordered, axis=0) >= 0).all()
+
+
+def test_a_run_is_compared_with_published_curves_at_equal_frames_up_to_their_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = configured("env.game=breakout", f"run_dir={tmp_path}", experiment="fast_atari100k")
+    spec = environment_spec(config, recipe_of(config))
+    caplog.set_level(logging.INFO)
+    with closing(Reports(config, tmp_path, spec, ProgressMode.plain)) as reports:
+        run: Any = SimpleNamespace(config=config, run_dir=tmp_path, reports=reports, updates=0, step=0)
+        run.guard = MagicMock()
+        follower = OnTrack(run)
+        # Eight emulators: 500 steps of each are 16,000 frames of all.
+        for run.step, run.updates in ((54_000, 2_000), (104_000, 27_000)):
+            follower.add(run, arrival([0.0]), None, [Episode(0, 3.0, 500)] * EPISODES)
+            assert follower.is_due(run)
+            follower(run)
+    [line] = compared(list(read_lines(tmp_path / "metrics.jsonl")))
+    assert (line["on_track/frames"], line["on_track/return"]) == (54_000 * 4 - 8_000, 3.0)
+    # It is behind, but so is every sixth seed as good as the author's, so it is not warned.
+    [said] = [record for record in caplog.records if "reference" in record.getMessage()]
+    assert said.levelname == "INFO"
+    assert said.getMessage().startswith("step 54,000: behind: return 3.0, reference 3.7 to 7.5 at 208,000 fr")
 
 
 def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
@@ -169,7 +230,7 @@ def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
     config = configured("env.action_repeat=16", f"run_dir={tmp_path}")
     spec = environment_spec(config, recipe_of(config))
     lines = read_lines(RUNS / "negative_frame_skip_16" / "metrics.jsonl")
-    games = [line for line in lines if "episode/return" in line][-GAMES:]
+    games = [line for line in lines if "episode/return" in line][-EPISODES:]
     caplog.set_level(logging.INFO)
     ended = [Episode(0, game["episode/return"], int(game["episode/length"])) for game in games]
     with closing(Reports(config, tmp_path, spec, ProgressMode.plain)) as reports:
@@ -191,7 +252,7 @@ def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
 def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
     script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.orchestration.pong.on_track.UPDATES_BETWEEN", 5)
+    monkeypatch.setattr("reverie.orchestration.on_track.instrument.UPDATES_BETWEEN", 5)
     run = start(tmp_path / "run", *SHORT_GAMES, "training.total_timesteps=130")
     resume(run, "training.total_timesteps=240")
     by_script = script["means_of"](run / "metrics.jsonl", script["pace_of"](run))
@@ -200,8 +261,8 @@ def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
     for line in lines:
         so_far = [each for each in metrics_of(run) if each["step"] <= line["step"]]
         returns = [each["episode/return"] for each in so_far if "episode/return" in each]
-        updates, episode_return = by_script[len(returns) - GAMES]
-        assert line["on_track/return"] == np.mean(returns[-GAMES:]) == episode_return
+        updates, episode_return = by_script[len(returns) - EPISODES]
+        assert line["on_track/return"] == np.mean(returns[-EPISODES:]) == episode_return
         # The script reads these values from log lines.
         assert line["on_track/updates"] == pytest.approx(updates, abs=1.0)
         standing = reference_at(128).standing(line["on_track/updates"], line["on_track/return"])

@@ -1,6 +1,6 @@
 """Build the reference of `on track` from our logs and a published table: `python on_track.py`.
 
-It writes `src/orchestration/pong/on_track.json`, and prints the standing of each run when it is left out of
+It writes `src/orchestration/on_track/pong.json`, and prints the standing of each run when it is left out of
 the reference, and the standing of failed runs.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 from reverie.envs.episodes import Episode
-from reverie.orchestration.pong import on_track
-from reverie.orchestration.pong.on_track import UPDATES_OF_THE_BAND, LastGames, Reference
+from reverie.orchestration.on_track import instrument
+from reverie.orchestration.on_track.instrument import UPDATES_OF_THE_BAND, LastEpisodes, Reference
 from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]
@@ -36,6 +36,7 @@ LOWEST_RETURN = -21.0
 UPDATES_OF_A_MARGIN = 10_000
 LEAST_MARGIN = 3.0
 NO_MARGIN = np.zeros((1, 2))
+KEYS = ("low", "high", "runs", "published", "risen_above", "train_ratio")
 OTHERS = {  # runs that are no part of the reference, and the folder with their settings
     "long/c_seed3/metrics.jsonl": "long/c_seed3",
     **{f"long/h100_seed_{n}/metrics.jsonl": f"long/h100_seed_{n}" for n in (1, 2, 3)},
@@ -144,7 +145,7 @@ def means_of(metrics: Path, pace: Pace) -> list[tuple[float, float]]:
     """Return updates and mean return of the last games after each game, as computed by the run."""
     lines = list(read_lines(metrics))
     logged = np.array([(line["step"], line["train/updates"]) for line in lines if "train/updates" in line])
-    games, means = LastGames(pace.updates_per_round), []
+    games, means = LastEpisodes(pace.updates_per_round), []
     for line in lines:
         if "episode/return" in line:
             updates = int(np.interp(line["step"], *logged.T))
@@ -215,7 +216,8 @@ def as_json(found: dict[int, Curves]) -> str:
     """Return JSON text with one list per line."""
     blocks = []
     for steps, curves in sorted(found.items()):
-        lines = (f'"{name}": {json.dumps(value)}' for name, value in asdict(curves.reference()).items())
+        reference = asdict(curves.reference())
+        lines = (f'"{name}": {json.dumps(reference[name])}' for name in KEYS)
         blocks.append(f'"{steps}": {{\n' + ",\n".join(lines) + "\n}")
     return '{"pong": {\n' + ",\n".join(blocks) + "\n}}\n"
 
@@ -225,14 +227,14 @@ def row(name: str, found: Curves, points: list[tuple[float, float]]) -> str:
     standings = [reference.standing(*point) for point in points]
     below = points_below(found, points)
     behind = [each for each in standings if each.is_behind]
-    when = f"from {behind[0].updates:,.0f} on, {len(behind)} of {len(standings)}" if behind else "never"
+    when = f"from {behind[0].place:,.0f} on, {len(behind)} of {len(standings)}" if behind else "never"
     updates, last = points[-1]
     return f"| {name} | {updates:,.0f} | {last:.1f} | {max(below):.1f} | {when} |"
 
 
 def main() -> None:
     found = references()
-    Path(on_track.__file__).with_suffix(".json").write_text(as_json(found))
+    Path(instrument.__file__).with_name("pong.json").write_text(as_json(found))
     headings = ("Run", "Updates at the last comparison", "Mean return there")
     print("|", " | ".join((*headings, "Largest distance below the worst other run", "Behind")), "|")
     print("|---|---|---|---|---|")

@@ -1,0 +1,253 @@
+"""Compare the last episodes of a run with the returns of other runs of its task.
+
+`pong.json` contains the band of successful runs of Pong, our own and published ones, created from their logs
+by `docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal updates with runs of as
+many trained steps per update, because the curves have no other axis in common.
+
+`published.json.gz` contains the bands of the author's learning curves for Atari-100k and DMC, created by
+`benchmarks/published_curves.py`. Runs are compared at equal frames.
+"""
+
+import gzip
+import json
+import logging
+import math
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...config.dreamer import DreamerTrainConfig
+from ...envs.config import EnvConfig, Suite
+from ...envs.episodes import Episode
+from ...utils.schedule import Every
+from ...utils.state_files import check_structure
+from ...utils.timestep import TimeStep
+from ...utils.units import count_text
+from ...workflows.world_models.config import Objective
+from ..instruments import Envs, Instrument, Run
+
+_LOG = logging.getLogger(__name__)
+_FOLDER = Path(__file__).parent
+EPISODES = 16
+"""Episodes per mean, equal to the number of emulators of Pong's preset. The first games to end are mostly
+lost ones."""
+
+UPDATES_OF_THE_BAND = 500
+UPDATES_BETWEEN = 2_000
+"""Updates between comparisons for a run without evaluations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A return, with the reference band at the same place."""
+
+    place: float
+    """Updates or frames."""
+
+    episode_return: float
+    low: float
+    high: float
+    has_risen: bool
+    """Whether the return exceeds the returns of runs that have learned nothing."""
+
+    unit: str
+    """Noun of the place in singular."""
+
+    source: str
+    """Description of the reference runs."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the return is below the band."""
+        return self.episode_return < self.low
+
+    def __str__(self) -> str:
+        """Return "on track: return -3.1, reference -9.4 to 2.0 at 18,000 updates (11 runs, 10 published)"."""
+        above = "ahead" if self.episode_return > self.high else "on track"
+        word = "behind" if self.is_behind else above if self.has_risen else "too early to say"
+        band = f"reference {self.low:.1f} to {self.high:.1f} at {count_text(round(self.place), self.unit)}"
+        return f"{word}: return {self.episode_return:.1f}, {band} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The band of other runs of a task.
+
+    Element i of each list is for `spacing` * i updates, or frames for published curves.
+    """
+
+    low: list[float]
+    """Lower edge: the lowest seed, for Pong the running maximum of the worst return minus the margin."""
+
+    high: list[float]
+    """Return of the best run."""
+
+    runs: list[int]
+    """Number of runs with at least this many updates."""
+
+    published: list[int]
+    """Number of published runs among them."""
+
+    risen_above: float
+    """Runs with a return above this one have learned something."""
+
+    train_ratio: float = math.inf
+    """Highest train ratio of these runs, infinite for published curves."""
+
+    spacing: int = UPDATES_OF_THE_BAND
+    agent: str | None = None
+    """Name of the agent of published curves."""
+
+    mean: list[float] = field(default_factory=list)
+    """Mean over the seeds of published curves."""
+
+    @property
+    def end(self) -> float:
+        """Frames at the end of published curves. The band of Pong continues like its longest run."""
+        return math.inf if self.agent is None else self.spacing * (len(self.low) - 1)
+
+    def standing(self, place: float, episode_return: float) -> Standing:
+        """Compare with the runs at this number of updates or frames, or with the end of the longest run."""
+        at = min(int(place // self.spacing), len(self.low) - 1)
+        unit, source = "update", f"{count_text(self.runs[at], 'run')}, {self.published[at]} published"
+        if self.agent is not None:
+            unit, seeds = "frame", count_text(self.runs[at], "seed")
+            source = f"{self.agent}, {seeds}, mean {self.mean[at]:.1f}"
+        has_risen = episode_return > self.risen_above
+        return Standing(place, episode_return, self.low[at], self.high[at], has_risen, unit, source)
+
+
+def reference_of(config: DreamerTrainConfig) -> Reference | None:
+    """Return the reference of a run, or `None` without one.
+
+    Pong has its own for some numbers of trained steps per update. Otherwise, it is the published curve.
+    """
+    steps = config.training.batch_size * config.training.sequence_length
+    if (config.env.suite, config.env.game) == (Suite.atari, "pong"):
+        own = json.loads((_FOLDER / "pong.json").read_text())["pong"].get(str(steps))
+        if own is not None:
+            return Reference(**own)
+    suite, task = published_task(config.env)
+    found = json.loads(gzip.decompress((_FOLDER / "published.json.gz").read_bytes()))["suites"].get(suite)
+    if found is None or (curves := found["tasks"].get(task)) is None:
+        return None
+    seeds = [curves.pop("seeds")] * len(curves["low"])
+    agent, spacing, start = found["agent"], found["frames_between_points"], curves["high"][0]
+    return Reference(**curves, runs=seeds, published=seeds, risen_above=start, spacing=spacing, agent=agent)
+
+
+def published_task(env: EnvConfig) -> tuple[str | None, str]:
+    """Return suite and task of the published curves of this environment. The suite may be `None`."""
+    is_changed = env.sticky_actions > 0 or env.full_action_space
+    return ("atari100k" if env.suite is Suite.atari and not is_changed else None), env.game
+
+
+class LastEpisodes:
+    """The mean return of a run's last `EPISODES` finished episodes, and the mean place of their middle.
+
+    A place is a number of updates or of frames. With 16 emulators a game lasts for thousands of updates, so
+    the middle represents its policy best. `per_round` is the number of them per step of all environments.
+    """
+
+    def __init__(self, per_round: float) -> None:
+        self._per_round = per_round
+        self.games: deque[list[float]] = deque(maxlen=EPISODES)
+        """Place and return of each episode."""
+
+    def add(self, episode: Episode, place: float) -> None:
+        """Add an episode that ended at this place."""
+        self.games.append([max(0.0, place - episode.length * self._per_round / 2), episode.episode_return])
+
+    def mean(self) -> tuple[float, float] | None:
+        """Return the mean place and return, or `None` for fewer than `EPISODES` episodes."""
+        if len(self.games) < EPISODES:
+            return None
+        place, episode_return = np.mean(self.games, axis=0).tolist()
+        return place, episode_return
+
+
+class OnTrack(Instrument):
+    """Compare the last episodes with the reference at every evaluation, or else every 2,000 updates."""
+
+    def __init__(self, run: Run) -> None:
+        env, training = run.config.env, run.config.training
+        super().__init__(run, training.evaluation_interval, self._report)
+        self._reference = reference_of(run.config)
+        self._is_by_frames = self._reference is not None and self._reference.agent is not None
+        self._last = LastEpisodes(
+            env.num_envs * (env.action_repeat if self._is_by_frames else training.updates_per_step)
+        )
+        self._are_updates_made = Every(0 if training.evaluation_interval else UPDATES_BETWEEN)
+        self._has_warned = False
+
+    def is_due(self, run: Run) -> bool:
+        """Return whether an evaluation or enough updates have been made since the last comparison."""
+        return super().is_due(run) or self._are_updates_made(run.updates)
+
+    def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
+        """Add the finished episodes."""
+        for episode in ended:
+            place = run.step * run.config.env.action_repeat if self._is_by_frames else run.updates
+            self._last.add(episode, place)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place and return of the last episodes, (n, 2) float64."""
+        return {"last_games": np.array(self._last.games, np.float64).reshape(-1, 2)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the last episodes."""
+        self._are_updates_made = Every(self._are_updates_made.interval, state["updates"])
+        # Version 0.2 did not save the games.
+        if (games := state.get("last_games")) is not None:
+            check_structure(games, np.empty((min(len(games), EPISODES), 2)), "last_games")
+            self._last.games.extend(games.tolist())
+
+    def _report(self, run: Run) -> None:
+        """Log the comparison of the last episodes. Pong warns the first time that they are behind."""
+        reference, mean = self._reference, self._last.mean()
+        if reference is None or mean is None or mean[0] > reference.end:
+            return
+        standing = reference.standing(*mean)
+        _LOG.info("step %s: %s", f"{run.step:,}", standing)
+        values = {"return": standing.episode_return, "low": standing.low, "high": standing.high}
+        values[f"{standing.unit}s"] = standing.place
+        run.reports.writer.scalars(run.step, {f"on_track/{name}": value for name, value in values.items()})
+        run.reports.writer.band(run.step, "on_track")
+        # A seed as good as five published ones is below all of them with a probability of one sixth.
+        if standing.is_behind and not self._has_warned and not self._is_by_frames:
+            self._has_warned = True
+            _LOG.warning("%s", usual_causes(run.config, reference, run.run_dir))
+
+
+def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path) -> str:
+    """Return the settings that may explain why a run of Pong is behind all reference runs."""
+    skip, ratio = config.env.action_repeat, config.training.train_ratio
+    model = config.world_model
+    is_taught = model.objective is Objective.reconstruction
+    rate, own = config.optimizer.of("actor").learning_rate, config.optimizer.actor_learning_rate is not None
+    name = f"optimizer.{'actor_' if own else ''}learning_rate"
+    causes = {
+        f"env.action_repeat={skip}: the reference repeats each action 4 times": skip != 4,
+        f"training.train_ratio={ratio:g}: fewer new games per update than in the reference, at most "
+        f"{reference.train_ratio:g}": ratio > reference.train_ratio,
+        f"world_model.decoder_scale={model.decoder_scale:g}: encoding a ball of two pixels may cost more "
+        "than it saves (preset: 200)": is_taught and not model.harmony and model.decoder_scale < 200,
+        "world_model.losses.decoder=false: no loss makes the model encode the ball": is_taught
+        and not model.losses["decoder"],
+        "world_model.objective=none: no loss makes the model encode the ball": model.objective
+        is Objective.none,
+        f"{name}={rate:g}: the policy may lose its entropy before the model encodes the ball (preset: 3e-4 "
+        "for the actor)": rate > 3e-4,
+    }
+    found = [text for text, applies in causes.items() if applies]
+    shown = "; ".join(found) if found else "not visible in the settings"
+    probe = f"reverie-probe run={os.path.relpath(run_dir)}"
+    return (
+        f"behind the worst run of the reference. Usual causes: {shown}. To check whether the model encodes "
+        f"the ball, run {probe}"
+    )
