@@ -1,8 +1,8 @@
 """Build the bands of the author's learning curves: python -m benchmarks.published_curves <clone>.
 
-The argument is a clone of https://github.com/danijar/dreamerv3. Its score files at one commit, checked by their
-hashes, become `src/orchestration/on_track/published.json.gz`: the lowest, mean and highest return over the
-seeds of each task, with a grid of environment steps (frames). Repeated builds give the same bytes.
+The argument is a clone of https://github.com/danijar/dreamerv3. Its score files at one commit, checked by
+their hashes, become `src/orchestration/on_track/published.json.gz`: the lowest, mean and highest return over
+the seeds of each task, with a grid of environment steps (frames). Repeated builds give the same bytes.
 
 Atari-100k and DMC vision: the files contain the return of each training episode. The return of a seed is the
 mean of its last 16 episodes, at the mean of their middles, like the return of a run that is compared with it.
@@ -148,6 +148,11 @@ def build(clone: Path) -> bytes:
     }
     content = {"repository": REPOSITORY, "commit": COMMIT, "suites": suites}
     return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+
+
+def published_bands() -> dict[str, dict[str, Any]]:
+    """Return the suites of the built file by name."""
+    return json.loads(gzip.decompress(FILE.read_bytes()))["suites"]
 
 
 @exit_on_user_error()

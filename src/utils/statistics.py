@@ -1,9 +1,12 @@
-"""Aggregate scores over seeds: interquartile mean and bootstrap interval.
+"""Aggregate scores over seeds or tasks: interquartile mean and bootstrap interval.
 
 Reference:
     Agarwal et al. 2021, arXiv:2108.13264, "Deep Reinforcement Learning at the Edge of the
     Statistical Precipice".
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +29,21 @@ def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np
     return ordered[cut : len(ordered) - cut].mean(axis=0)
 
 
-def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return both ends of the 95 % bootstrap percentile interval of the interquartile mean.
+def bootstrap_interval(
+    scores: NDArray[np.float64], statistic: Callable[..., Any] = interquartile_mean
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both ends of the 95 % bootstrap percentile interval of a statistic.
 
     Rows are resampled with replacement 2,000 times. The generator has a fixed seed, so results are
     deterministic.
 
     Args:
-        scores: (seeds, ...) one row per seed of a group (stratum).
+        scores: (seeds, ...) one row per seed of a group (stratum), or one per task.
+        statistic: Function of scores and `axis`, such as `np.median`.
 
     Returns:
         Two arrays (...), the lower and upper ends. For one seed the interval has width 0.
     """
     drawn = np.random.default_rng(0).integers(len(scores), size=(_RESAMPLES, len(scores)))
-    low, high = np.percentile(interquartile_mean(scores[drawn], axis=1), _PERCENTILES, axis=0)
+    low, high = np.percentile(statistic(scores[drawn], axis=1), _PERCENTILES, axis=0)
     return low, high

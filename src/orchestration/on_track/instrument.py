@@ -132,19 +132,22 @@ def reference_of(config: DreamerTrainConfig) -> Reference | None:
         own = json.loads((_FOLDER / "pong.json").read_text())["pong"].get(str(steps))
         if own is not None:
             return Reference(**own)
-    suite, task = published_task(config.env)
-    found = json.loads(gzip.decompress((_FOLDER / "published.json.gz").read_bytes()))["suites"].get(suite)
-    if found is None or (curves := found["tasks"].get(task)) is None:
+    if (task := published_task(config.env)) is None:
+        return None
+    suites = json.loads(gzip.decompress((_FOLDER / "published.json.gz").read_bytes()))["suites"]
+    found = suites[task[0]]
+    if (curves := found["tasks"].get(task[1])) is None:
         return None
     seeds = [curves.pop("seeds")] * len(curves["low"])
     agent, spacing, start = found["agent"], found["frames_between_points"], curves["high"][0]
     return Reference(**curves, runs=seeds, published=seeds, risen_above=start, spacing=spacing, agent=agent)
 
 
-def published_task(env: EnvConfig) -> tuple[str | None, str]:
-    """Return suite and task of the published curves of this environment. The suite may be `None`."""
-    is_changed = env.sticky_actions > 0 or env.full_action_space
-    return ("atari100k" if env.suite is Suite.atari and not is_changed else None), env.game
+def published_task(env: EnvConfig) -> tuple[str, str] | None:
+    """Return the suite and task of published curves with this environment, or `None` without such curves."""
+    if env.suite is Suite.atari and not (env.sticky_actions or env.full_action_space):
+        return "atari100k", env.game
+    return None
 
 
 class LastEpisodes:
