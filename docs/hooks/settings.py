@@ -31,15 +31,16 @@ search:
 ---
 # Configuration
 
-Every setting of a run, given as `key=value` to `reverie-train`. `make docs` builds this page from the
-dataclasses in `src/`. [Presets](presets.md) change the defaults shown here.
+This page lists every setting of a run. Pass settings to `reverie-train` as `key=value`. `make docs` builds
+this page from the dataclasses in `src/`. [Presets](presets.md) change the defaults shown here.
 `reverie-train experiment=<name> --cfg job` prints the values of a run.
 """
 _PRESETS_HEAD = """\
 # Presets
 
-The values that each preset changes from the [defaults](settings.md), built from the composed configurations.
-Select an experiment by `experiment=<name>`, and a choice of a group by `<group>=<choice>`.
+This page lists the values that each preset changes from the [defaults](settings.md). It is built from the
+composed configurations. Select an experiment with `experiment=<name>`, and a choice of a group with
+`<group>=<choice>`.
 """
 
 
@@ -135,7 +136,7 @@ def documented(schema: type) -> dict[str, str]:
 
 def _of_section(name: str, part: Any) -> str:
     if not name:
-        return "What every run reads, whatever it trains."
+        return "Every run uses these settings, regardless of its workflow."
     return " ".join((inspect.getdoc(type(part)) or "").split("\n\n")[0].split())
 
 

@@ -42,11 +42,11 @@ class ReplayConfig:
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
     latent_every: int = 1
-    """Store the latent state of only every n-th record of a stream, where windows then begin. Must divide
-    `training.sequence_length`, so that all records are replayed equally often, and `chunk_length`."""
+    """Store the latent state of only every n-th record of a stream. Windows then begin at these records. Must
+    divide `training.sequence_length`, so that all records are replayed equally often, and `chunk_length`."""
 
     compressed: bool = False
-    """Compress full chunks without loss. The buffer then allocates all of `memory_budget_gib` and evicts the
+    """Compress full chunks losslessly. The buffer then allocates all of `memory_budget_gib` and evicts the
     oldest episodes when it is full, regardless of the number of records."""
 
     cross_episodes: bool = True

@@ -28,18 +28,18 @@ class DreamerTraining(TrainingConfig):
     contains one earlier record as context."""
 
     offline: bool = False
-    """Train only on the replay, filled by `buffer.prefill` or a resumed run. Environments step only during
-    evaluations, but agent steps are counted as if they stepped."""
+    """Train only on the replay buffer, filled by `buffer.prefill` or a resumed run. Environments step only
+    during evaluations, but agent steps are counted as if they were stepping."""
 
     overlap: bool = False
-    """Step environments in a separate thread during updates. Results are bit-for-bit equal. This is faster
-    if environments are slow or updates run on a GPU."""
+    """Step environments in a separate thread during updates. Results are bit-identical. This is faster if
+    environments are slow or updates run on a GPU."""
 
     warmup_steps: int = 0
     """Agent steps during which only the world model is trained."""
 
     log_interval: int = 1000
-    """Agent steps between lines of metrics, at least 1."""
+    """Agent steps between lines of metrics."""
 
     evaluation_interval: int = 0
     """Agent steps between evaluations."""
@@ -48,17 +48,17 @@ class DreamerTraining(TrainingConfig):
     """Episodes per evaluation."""
 
     probe_interval: int = 0
-    """Agent steps between probes of a Pong world model (`probe/...`), or 0 for never."""
+    """Agent steps between probes of a Pong world model (`probe/...`). 0 disables them."""
 
     video_interval: int = 10_000
     """Agent steps between videos of an episode and of open-loop predictions."""
 
     max_consecutive_nonfinite: int = 10
-    """Consecutive skipped updates (with a loss or gradient that is not finite) before the run returns to its
-    newest checkpoint. The second time, it stops with exit code 4."""
+    """Consecutive skipped updates (with a non-finite loss or gradient) before the run rolls back to its
+    newest checkpoint. If it happens again, the run stops with exit code 4."""
 
     max_updates_per_step: int = 64
-    """Maximum updates after one step of all environments. After a stall, updates beyond it are dropped."""
+    """Maximum number of updates after one step of all environments. Any further updates due are dropped."""
 
     rank_timeout: float = 20.0
     """Seconds that a process of torchrun waits for the others in an update before it ends with exit code 8.

@@ -69,7 +69,7 @@ class TrainingConfig:
     """Windows per update. For a population: transitions per batch."""
 
     learning_starts: int = 1088
-    """Agent steps before the first update. For a population: records in the replay."""
+    """Agent steps before the first update. For a population: records in the replay buffer."""
 
     checkpoint_interval: int = 10_000
     """Agent steps between checkpoints. A run also saves one at its end."""
@@ -93,7 +93,8 @@ class CheckpointConfig:
     run, or null for no copy. Credentials must be set in the environment."""
 
     mirror_timeout: float = 60.0
-    """Maximum seconds that a run's end waits for the copy of its last checkpoint, from 0 to a day."""
+    """Maximum time in seconds that a run waits at its end for the copy of its last checkpoint, at most a
+    day."""
 
     def __post_init__(self) -> None:
         if self.mirror is not None:
@@ -126,7 +127,7 @@ class TrainConfig:
     """Name of the run. Its folder is `experiments/<name>-<time>`."""
 
     seed: int = 0
-    """Seed of every random stream of the run, not negative."""
+    """Seed of every random stream of the run."""
 
     workflow: WorkflowName = WorkflowName.dreamer
     """Type of training. It determines the available settings."""
@@ -139,8 +140,8 @@ class TrainConfig:
     `float32`."""
 
     compile: Compile = Compile.auto
-    """`none` is eager. `graph` launches each update as a CUDA graph. `inductor` compiles acting and the
-    repeated parts of an update, inside a graph on CUDA. `auto` chooses by device and length."""
+    """`none` runs in eager mode. `graph` launches each update as a CUDA graph. `inductor` compiles acting and
+    the repeated parts of an update, inside a graph on CUDA. `auto` chooses by device and length."""
 
     threads: int | None = None
     """CPU threads for the networks, from 1 to 1024. null uses `OMP_NUM_THREADS`, or the fastest number in a

@@ -27,10 +27,10 @@ class EnvConfig:
     """Source of the environment."""
 
     game: str = "pong"
-    """Atari game in snake_case. Only suite atari uses it."""
+    """Atari game in snake_case, used only by the suite atari."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, or `module:Name-v0` to import a module first. Only suite gymnasium uses it."""
+    """Gymnasium id, or `module:Name-v0` to import a module first. Used only by the suite gymnasium."""
 
     # The type is a mapping or null, but OmegaConf cannot replace a typed mapping with null.
     kwargs: Any = None
@@ -51,7 +51,7 @@ class EnvConfig:
 
     scale_bytes: bool = True
     """Scale uint8 images from the bounds of their space to 0..255, like images of other types. `false`
-    leaves bytes unchanged, like in runs saved before this setting existed."""
+    leaves bytes unchanged, as in runs saved before this setting existed."""
 
     noop_max: int = 30
     """Maximum number of no-op frames at the start of an Atari episode, drawn from the episode's seed."""
@@ -63,10 +63,11 @@ class EnvConfig:
     """Use all 18 Atari actions instead of only the actions that the game uses."""
 
     max_episode_frames: int = 108_000
-    """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 are 30 minutes."""
+    """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 frames are 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
-    """Run Gymnasium environments in this process (sync, best for fast steps) or one process each (async)."""
+    """Run Gymnasium environments in this process (sync, best for fast steps) or each in its own process
+    (async)."""
 
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""
@@ -75,8 +76,8 @@ class EnvConfig:
     """Timeout in seconds of `vectorization=async` processes (0: unlimited). `sync` cannot detect hangs."""
 
     max_restarts: int = 3
-    """Number of times that Gymnasium environments may die, hang or raise before the run stops. Each is
-    replaced, and its episode ends as truncated. A population replays it."""
+    """Number of times that Gymnasium environments may die, hang or raise before the run stops. A failed
+    environment is replaced, and its episode ends as truncated. A population repeats the episode."""
 
     def __post_init__(self) -> None:
         """Check the bounds of single fields before images of this size are allocated."""

@@ -22,10 +22,10 @@ class OnPlan(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class MemoryConfig:
-    """Settings of plan, tracker, verdicts and snapshots (`configs/memory/*.yaml`). Intervals of 0 disable."""
+    """Settings of the memory plan, tracker, verdicts and snapshots. An interval of 0 disables an instrument."""
 
     plan: OnPlan = OnPlan.refuse
-    """Refuse a run with planned memory above the limit, or only warn."""
+    """Refuse a run whose planned memory exceeds the limit, or only warn."""
     tracking_enabled: bool = True
     """Track the sizes of the run's components and check them for leaks."""
     report_interval: int = 10_000
@@ -34,14 +34,14 @@ class MemoryConfig:
     """Minimum growth over the judged window, in MB of 1e6 bytes, to count as growth
     (`classify_trend` in `heapwatch/leaks/verdict.py`)."""
     leak_share: float = 0.05
-    """Fraction of the free memory, in [0, 1], that steady growth must use before it is a certain leak. Growth
-    with a known holder is also certain after 480 samples. With 0 any growth is certain immediately."""
+    """Fraction of the free memory, in [0, 1], that steady growth must use before it counts as a leak. Growth
+    with a known holder also counts after 480 samples. With 0, any growth counts immediately."""
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
     on_leak: OnLeak = OnLeak.warn
-    """Log a warning or stop the run after a certain leak or a graph that outlives its update."""
+    """Log a warning or stop the run after a confirmed leak or a graph that outlives its update."""
     snapshot_interval: int = 0
-    """Agent steps between CUDA memory snapshots, ignored without CUDA."""
+    """Agent steps between CUDA memory snapshots. Ignored without CUDA."""
 
     def __post_init__(self) -> None:
         require_range("memory", self, "report_interval", "check_interval", "snapshot_interval", ge=0)

@@ -1,4 +1,4 @@
-"""Settings of the networks and their optimisers."""
+"""Settings of the networks and their optimizers."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -9,7 +9,7 @@ LARGEST_SIZE, MOST_LAYERS = 100_000, 100
 
 
 LEARNERS = ("world_model", "actor", "critic")
-"""Components that have separate optimisers and may have separate learning rates."""
+"""Components that have separate optimizers and may have separate learning rates."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -17,8 +17,8 @@ class ModelConfig:
     """Network sizes, set by `configs/model/*.yaml`. Values are counts unless stated otherwise."""
 
     init: str | None = None
-    """Initial weights: a safetensors file or a run folder (its newest checkpoint). Optimisers and
-    replay start empty. null initialises the networks randomly from `seed`."""
+    """Initial weights: a safetensors file or a run folder (its newest checkpoint). The optimizers
+    and the replay buffer start empty. null initializes the networks randomly from `seed`."""
 
     units: int = 256
     """Width of every hidden layer of the heads, the vector encoder and the vector decoder."""
@@ -33,7 +33,7 @@ class ModelConfig:
     """Number of categorical latents per step."""
 
     classes: int = 16
-    """Classes per categorical latent, at most 256 because replay stores a class in one byte."""
+    """Classes per categorical latent, at most 256 because the replay buffer stores a class in one byte."""
 
     depth: int = 16
     """Base number of convolution channels."""
@@ -42,7 +42,8 @@ class ModelConfig:
     """Number of diagonal blocks in the recurrent layers."""
 
     strided: bool = False
-    """Use stride-2 convolutions instead of stride 1 and max-pooling: a quarter of the convolution work."""
+    """Use stride-2 convolutions instead of stride 1 and max-pooling. This is a quarter of the convolution
+    work."""
 
     latent_unimix: float = 0.01
     """Weight of the uniform distribution mixed into every categorical latent, in [0, 1)."""
@@ -92,27 +93,29 @@ class OptimizerConfig:
     """Settings of `LaProp`."""
 
     learning_rate: float = 4e-5
-    """Step size after the warm-up."""
+    """Learning rate after the warm-up."""
 
     world_model_learning_rate: float | None = None
-    """Step size of the world model. Defaults to `learning_rate`."""
+    """Learning rate of the world model. Defaults to `learning_rate`."""
 
     actor_learning_rate: float | None = None
-    """Step size of the actor. Defaults to `learning_rate`. Small models need a high rate. LaProp's step is as
-    large as the rate for any gradient, so at that rate noise would destroy the actor's entropy."""
+    """Learning rate of the actor. Defaults to `learning_rate`. Small models require a high learning rate.
+    LaProp's step size is independent of the gradient's size, so at a high rate noise would destroy the
+    actor's entropy."""
 
     critic_learning_rate: float | None = None
-    """Step size of the critic. Defaults to `learning_rate`."""
+    """Learning rate of the critic. Defaults to `learning_rate`."""
 
     warmup_updates: int = 1000
-    """Updates over which the step size grows linearly, from 0 at the first update. 0 disables the warm-up."""
+    """Updates over which the learning rate rises linearly, from 0 at the first update. 0 disables the
+    warm-up."""
 
     decay_from: int = 0
-    """Updates after which the step size decays as `decay_from` / updates. 0 disables the decay. The schedule
-    does not depend on the length of the run, so a run can be extended."""
+    """Updates after which the learning rate decays as `decay_from` / updates. 0 disables the decay. The
+    schedule does not depend on the length of the run, so a run can be extended."""
 
     least_learning_rate: float = 1e-4
-    """Step size at which the decay stops. Smaller step sizes are not decayed."""
+    """Learning rate at which the decay stops. Smaller learning rates are not decayed."""
 
     agc_clip: float = 0.3
     """Maximum gradient norm of a tensor, relative to the norm of the tensor itself."""

@@ -17,20 +17,21 @@ class PopulationConfig:
     """Number of members. A single member trains with TD3 only, without evolution."""
 
     evolution: bool = True
-    """Whether to select, cross and mutate members. Off: independent learners that share one replay."""
+    """Select, cross and mutate members. If off, members are independent learners that share one replay
+    buffer."""
 
     gradient: bool = True
-    """Whether members learn by gradient. Off: evolution only."""
+    """Train members by gradient descent. If off, only evolution changes them."""
 
     episodes: int = 1
     """Noise-free episodes per member and generation. Their mean return is the member's fitness."""
 
     exploration_episodes: int = 1
-    """Additional episodes with action noise per explorer and generation, used only for the replay. With
-    evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is off."""
+    """Additional episodes with action noise per explorer and generation, used only to fill the replay buffer.
+    With evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is off."""
 
     elite_fraction: float = 0.2
-    """Fraction of members, the fittest, that evolution leaves unchanged (at least one member)."""
+    """Fraction of the fittest members that evolution leaves unchanged (at least one member)."""
 
     tournament_size: int = 3
     """Members per tournament. The fittest becomes a parent."""
@@ -51,7 +52,7 @@ class PopulationConfig:
     """Standard deviation of a change, as a multiple of the weight."""
 
     super_mutation_rate: float = 0.05
-    """Fraction of the changes that are 100 times as strong."""
+    """Fraction of the changes that are 100 times as large."""
 
     reset_rate: float = 0.05
     """Fraction of the changes that redraw the weight from a normal distribution of unit variance."""
@@ -123,16 +124,16 @@ class TD3Config:
     """Width of the two hidden layers of actor and critics (400 and 300 in the paper)."""
 
     actor_learning_rate: float = 1e-3
-    """Step size of Adam for the actors."""
+    """Learning rate of Adam for the actors."""
 
     critic_learning_rate: float = 1e-3
-    """Step size of Adam for the critics."""
+    """Learning rate of Adam for the critics."""
 
     discount: float = 0.99
     """Gamma, per agent step, in [0, 1)."""
 
     tau: float = 0.005
-    """Step of the moving average from the target networks to the trained networks, in (0, 1]."""
+    """Rate at which the target networks follow the trained networks, in (0, 1]."""
 
     policy_delay: int = 2
     """Critic updates per update of the actor and the target networks."""

@@ -59,11 +59,11 @@ class BarlowConfig:
     """Weight of the loss."""
 
     redundancy_scale: float = 5e-4
-    """Weight, within this loss, of correlations between different tokens."""
+    """Weight of the correlations between different tokens within this loss."""
 
     dims: int = 0
-    """Number of random projections of the tokens to predict. 0 predicts every token. Correlations of more
-    tokens than the batch has steps cannot all be small."""
+    """Number of random projections of the tokens to predict. 0 predicts every token. If there are more tokens
+    than steps in the batch, their correlations cannot all be small."""
 
     least_deviation: float = 1e-3
     """Tokens with a smaller standard deviation over the batch are ignored."""
@@ -86,16 +86,18 @@ class WorldModelConfig:
     barlow: BarlowConfig = field(default_factory=BarlowConfig)
 
     harmony: bool = False
-    """Learn the weights of decoder, reward and KL losses, ignoring `decoder_scale` and the sum of `kl`'s."""
+    """Learn the weights of the decoder, reward and KL losses. `decoder_scale` and the sum of the KL scales
+    are then ignored."""
 
     kl: KLConfig = field(default_factory=KLConfig)
 
     decoder_scale: float = 1.0
-    """Weight of the decoder's losses. Observations with small values (e.g. a pole's angle) need more than 1.
-    Otherwise encoding them costs more KL than it saves in squared error."""
+    """Weight of the decoder's losses. Observations with small values (e.g. a pole's angle) require a value
+    above 1. Otherwise encoding them costs more KL than it saves in squared error."""
 
+    # This is a dict because `continue` is a Python keyword.
     losses: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(LOSS_SWITCHES, True))
-    """Switches of the losses decoder, reward, continue and kl. A dict because `continue` is a keyword."""
+    """Switches the losses decoder, reward, continue and kl on or off."""
 
     def __post_init__(self) -> None:
         take_choices("world_model", self)
