@@ -22,7 +22,7 @@ class OnPlan(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class MemoryConfig:
-    """Settings of the memory plan, tracker, verdicts and snapshots. An interval of 0 disables an instrument."""
+    """Settings of the memory plan, tracker, verdicts and snapshots. An interval of 0 disables it."""
 
     plan: OnPlan = OnPlan.refuse
     """Refuse a run whose planned memory exceeds the limit, or only warn."""
