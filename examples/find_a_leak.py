@@ -23,7 +23,7 @@ class Trainer:
 
 
 trainer, step = Trainer(), 0
-# The defaults (half a second between samples, 1 % of the time) suit programs that run for hours.
+# The defaults (half a second between samples, 1 % of the time) are for programs that run for hours.
 with Watch(roots={"trainer": trainer}, seconds=0.02, share=0.5, folder="memory") as watch:
     while watch.verdict != "leak" and step < 5_000:
         trainer.step()

@@ -1,4 +1,4 @@
-"""Load the agent of Pong that comes with Reverie, and play: `python examples/play_pretrained.py [steps]`."""
+"""Load the Pong agent that comes with Reverie, and play: `python examples/play_pretrained.py [steps]`."""
 
 import sys
 

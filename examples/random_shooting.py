@@ -6,7 +6,8 @@
     python examples/random_shooting.py certify experiment=dreamer_catch device=cpu certify.steps=500
 
 Only the world model learns. To act, the workflow imagines random action sequences and executes the first
-action of the best one. Settings, replay, checkpoints, memory plan and certificate are Dreamer's.
+action of the best one. The settings, replay buffer, checkpoints, memory plan and
+certificate are those of Dreamer.
 """
 
 import sys
@@ -27,7 +28,7 @@ CANDIDATES, HORIZON = 64, 8
 
 
 class RandomShooting(DreamerWorkflow):
-    """Dreamer's world model with a planner instead of actor and critic."""
+    """Dreamer's world model with a planner instead of an actor and a critic."""
 
     def act(self, step, prev_action, latent_source, action_source, state):
         """Return the first actions (N, A) of the best sequences, and the current states."""
@@ -42,7 +43,7 @@ class RandomShooting(DreamerWorkflow):
         """Return the first action of the candidate with the largest imagined return."""
         rssm, num_envs = self.world_model.rssm, len(state.deter)
         start = LatentState(*(x.repeat_interleave(CANDIDATES, 0) for x in (state.deter, state.stoch)))
-        # The generator of `noise` is part of a checkpoint, so a resumed run plans the same.
+        # The generator of `noise` is part of a checkpoint, so a resumed run makes the same plans.
         shape = (HORIZON, num_envs * CANDIDATES, self.env.action.size)
         if self.env.action.is_onehot:
             actions = F.one_hot(noise.exponential(*shape, axis=1).argmin(-1), shape[-1]).float()

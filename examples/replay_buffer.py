@@ -1,4 +1,4 @@
-"""Use only the replay buffer, in your own Q-learner: `python examples/replay_buffer.py [episodes]`."""
+"""Use only the replay buffer, in your own Q-learning agent: `python examples/replay_buffer.py [episodes]`."""
 
 import copy
 import sys
@@ -24,7 +24,7 @@ optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
 
 
 def play(epsilon: float) -> reverie.EpisodeRecords:
-    """Return an episode. n actions give n + 1 records, and the last record's action is a placeholder."""
+    """Return an episode. n actions result in n + 1 records, and the last record's action is a placeholder."""
     observation, _ = env.reset(seed=int(chance.integers(2**31)))
     seen, actions, rewards, is_over = [observation], [], [0.0], False
     terminated = False

@@ -1,6 +1,6 @@
 """Train on Catch with a callback: `python examples/train_catch.py [steps]`.
 
-All 3,800 steps need about ten CPU minutes.
+All 3,800 steps take about ten CPU minutes.
 """
 
 import sys

@@ -11,9 +11,9 @@
 # %% [markdown]
 # # Find a leak
 #
-# A recurrent agent keeps its state for the next step. If that state has an autograd graph, the graphs of
-# all earlier steps stay in memory. This notebook shows such an agent, a tool that finds the holder, and the
-# fix.
+# A recurrent agent keeps its state for the next step. If this state has an autograd graph, the graphs of
+# all earlier steps stay in memory. This notebook shows such an agent, a tool that finds the object that keeps
+# the graphs, and the fix.
 
 # %%
 import torch
@@ -41,7 +41,7 @@ class RepairedAgent(Agent):
 # ## Watch the agent
 #
 # Call `sample` after each step. It measures only when a sample is due. The defaults (half a second between
-# samples, 1 % of the time) suit programs that run for hours. This one runs for seconds, so it needs more
+# samples, 1 % of the time) are for programs that run for hours. This one runs for seconds, so it needs more
 # frequent samples.
 
 
@@ -63,12 +63,12 @@ for finding in watch.findings:
     print(finding.text())
 
 # %% [markdown]
-# Read the path from the left: `agent.state` keeps a graph that uses a parameter once per step.
+# Read the path from left to right: `agent.state` keeps a graph that uses a parameter once per step.
 # `memory/watch.html` shows the curves.
 #
 # ## Find the holders of graphs
 #
-# The same search also works without a watch, at any time:
+# The same search also works at any time without a watch:
 
 # %%
 [holder] = graph_holders({"agent": leaking}).holders
@@ -77,7 +77,7 @@ print(f"{holder.pattern}: {holder.nbytes / 1e6:.1f} MB, {holder.steps_deep} step
 # %% [markdown]
 # ## Fix the leak, and test the fix
 #
-# `detach` the state. Then `no_growth` fails if calls retain memory. Add such a test to your suite.
+# Detach the state. `no_growth` fails if calls retain memory, so add such a test to your test suite.
 
 # %%
 repaired = RepairedAgent()

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # First success: Catch
 #
-# A ball falls through 64 x 64 pixels, and a paddle must catch it. The episode ends with a reward of 1 or
-# -1. The agent sees only pixels.
+# A ball falls down a 64 x 64 pixel screen, and a paddle must catch it. The episode ends with a reward of 1 or
+# -1. The agent sees only the pixels.
 
 # %%
 import matplotlib.pyplot as plt
@@ -25,8 +25,8 @@ print(reverie.check_env("catch", steps=100))
 # %% [markdown]
 # ## Train
 #
-# `reverie.train` is `reverie-train` from Python. The whole preset needs about ten CPU minutes. These settings
-# make only a few updates, to show each part. For a full training run, use
+# `reverie.train` is the Python equivalent of `reverie-train`. The whole preset takes about ten CPU minutes. These
+# settings make only a few updates, to demonstrate each part. For a full training run, use
 # `reverie.train("dreamer_catch", device="cpu")`.
 
 # %%
@@ -34,8 +34,8 @@ short = {"training.learning_starts": 80, "training.train_ratio": 8, "training.lo
 run = reverie.train("dreamer_catch", short, total_timesteps=128, device="cpu", run_dir="catch")
 
 # %% [markdown]
-# A run is a folder. Its metrics are in `metrics.jsonl`, with one line per report. `train/loss/decoder/image`
-# is the squared error of the world model's reconstructions.
+# Each run has a folder. `metrics.jsonl` contains its metrics, with one line per report.
+# `train/loss/decoder/image` is the squared error of the world model's reconstructions.
 
 # %%
 tag = "train/loss/decoder/image"
@@ -48,8 +48,8 @@ plt.show()
 # %% [markdown]
 # ## Play
 #
-# `run.agent` could play now. The package includes the networks of a full run, so this notebook plays with
-# them, and compares them with random actions.
+# You could let `run.agent` play now. The package includes the networks of a full run, so this notebook uses
+# them instead, and compares them with random actions.
 
 
 # %%

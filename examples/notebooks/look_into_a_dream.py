@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Look into a dream of Pong
 #
-# A world model predicts the consequences of actions. Here it observes a game for a while. After that it
+# A world model predicts the consequences of actions. Here it observes a game for a while. After that, it
 # receives only the actions.
 
 # %%
@@ -34,7 +34,7 @@ print(agent)
 # ## The game
 #
 # The agent plays until the ball is in flight. `agent.state` is the model's latent state at that moment. The
-# frames and actions after it are recorded.
+# frames and actions after that moment are recorded.
 
 # %%
 SEEN, DREAMED = 70, 20
@@ -90,8 +90,8 @@ for column, step in zip(axes.T, shown, strict=True):
 figure.savefig("dream.png")
 
 # %% [markdown]
-# The mean error of an image hides the ball (a few of 4,096 pixels), so look at the largest
-# error too. Dreams diverge at random events, such as a serve.
+# The mean error of an image hides the ball (a few of 4,096 pixels), so also look at the largest
+# error. Dreams diverge at random events, such as a serve.
 
 # %%
 figure, (mean, largest) = plt.subplots(1, 2, figsize=(10, 3))
@@ -108,8 +108,8 @@ print("dream:", {step: round(float(each), 2) for step, each in enumerate(rewards
 # %% [markdown]
 # ## Probe the model
 #
-# A linear probe predicts the positions of ball and paddles from the model's features. `r2` is the share of
-# variance explained in held-out games: 1 is perfect. Two short games are only a demonstration.
+# A linear probe predicts the positions of the ball and the paddles from the model's features. `r2` is the share
+# of variance explained in held-out games. 1 is perfect. Two short games are only a demonstration.
 # `reverie-probe run=pretrained:pong` plays eight whole games in a few minutes.
 
 # %%
