@@ -1,8 +1,8 @@
 """Convert episodes of NM512/dreamerv3-torch: `convert_dreamerv3_torch.py <train_eps> <new folder> [format]`.
 
 The folders of dreamerv3-torch contain one npz file per episode, in which row t of `action` led to record t.
-In Reverie's records, row t was chosen after seeing record t. The format is own, dreamerv3 or minari. Check the
-result with `reverie-episodes show path=<new folder>`, and train on it with `buffer.prefill=<new folder>`.
+In Reverie's records, row t was chosen after seeing record t. The format is own, dreamerv3 or minari. Check
+the result with `reverie-episodes show path=<new folder>`, and train on it with `buffer.prefill=<new folder>`.
 """
 
 import sys
@@ -17,7 +17,7 @@ NO_OBSERVATION = ("action", "reward", "is_first", "is_last", "is_terminal", "dis
 
 
 def is_one_hot(file: Path) -> bool:
-    """Return whether all actions in a file are one-hot. Row 0, which led to the first record, is all zeros."""
+    """Return whether all actions in a file are one-hot. Row 0 (before the first record) is all zeros."""
     # Only `action` is read from the file.
     with np.load(file) as arrays:
         taken = arrays["action"][1:]

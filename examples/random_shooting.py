@@ -6,8 +6,7 @@
     python examples/random_shooting.py certify experiment=dreamer_catch device=cpu certify.steps=500
 
 Only the world model learns. To act, the workflow imagines random action sequences and executes the first
-action of the best one. The settings, replay buffer, checkpoints, memory plan and
-certificate are those of Dreamer.
+action of the best one. Settings, replay buffer, checkpoints, plan and certificate are those of Dreamer.
 """
 
 import sys

@@ -25,8 +25,8 @@ print(reverie.check_env("catch", steps=100))
 # %% [markdown]
 # ## Train
 #
-# `reverie.train` is the Python equivalent of `reverie-train`. The whole preset takes about ten CPU minutes. These
-# settings make only a few updates, to demonstrate each part. For a full training run, use
+# `reverie.train` is the Python equivalent of `reverie-train`. The whole preset takes about ten CPU minutes.
+# These settings make only a few updates, to demonstrate each part. For a full training run, use
 # `reverie.train("dreamer_catch", device="cpu")`.
 
 # %%

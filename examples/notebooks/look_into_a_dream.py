@@ -108,8 +108,8 @@ print("dream:", {step: round(float(each), 2) for step, each in enumerate(rewards
 # %% [markdown]
 # ## Probe the model
 #
-# A linear probe predicts the positions of the ball and the paddles from the model's features. `r2` is the share
-# of variance explained in held-out games. 1 is perfect. Two short games are only a demonstration.
+# A linear probe predicts the positions of the ball and the paddles from the model's features. `r2` is the
+# share of variance explained in held-out games. 1 is perfect. Two short games are only a demonstration.
 # `reverie-probe run=pretrained:pong` plays eight whole games in a few minutes.
 
 # %%
