@@ -93,8 +93,7 @@ class CheckpointConfig:
     run, or null for no copy. Credentials must be set in the environment."""
 
     mirror_timeout: float = 60.0
-    """Maximum time in seconds that a run waits at its end for the copy of its last checkpoint, at most a
-    day."""
+    """Maximum time that a run waits at its end for the copy of its last checkpoint, in seconds."""
 
     def __post_init__(self) -> None:
         if self.mirror is not None:

@@ -66,8 +66,7 @@ class EnvConfig:
     """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 frames are 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
-    """Run Gymnasium environments in this process (sync, best for fast steps) or each in its own process
-    (async)."""
+    """Run Gymnasium environments in this process (sync, best for fast steps) or one per process (async)."""
 
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""

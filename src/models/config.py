@@ -42,8 +42,7 @@ class ModelConfig:
     """Number of diagonal blocks in the recurrent layers."""
 
     strided: bool = False
-    """Use stride-2 convolutions instead of stride 1 and max-pooling. This is a quarter of the convolution
-    work."""
+    """Use stride-2 convolutions instead of stride 1 and max-pooling, for a quarter of the work."""
 
     latent_unimix: float = 0.01
     """Weight of the uniform distribution mixed into every categorical latent, in [0, 1)."""
@@ -99,16 +98,14 @@ class OptimizerConfig:
     """Learning rate of the world model. Defaults to `learning_rate`."""
 
     actor_learning_rate: float | None = None
-    """Learning rate of the actor. Defaults to `learning_rate`. Small models require a high learning rate.
-    LaProp's step size is independent of the gradient's size, so at a high rate noise would destroy the
-    actor's entropy."""
+    """Learning rate of the actor. Defaults to `learning_rate`. Use a lower value if `learning_rate` is high:
+    LaProp's steps do not shrink with the gradient, so noise would destroy the actor's entropy."""
 
     critic_learning_rate: float | None = None
     """Learning rate of the critic. Defaults to `learning_rate`."""
 
     warmup_updates: int = 1000
-    """Updates over which the learning rate rises linearly, from 0 at the first update. 0 disables the
-    warm-up."""
+    """Updates over which the learning rate rises linearly from 0. 0 disables the warm-up."""
 
     decay_from: int = 0
     """Updates after which the learning rate decays as `decay_from` / updates. 0 disables the decay. The

@@ -17,8 +17,7 @@ class PopulationConfig:
     """Number of members. A single member trains with TD3 only, without evolution."""
 
     evolution: bool = True
-    """Select, cross and mutate members. If off, members are independent learners that share one replay
-    buffer."""
+    """Select, cross and mutate members. If off, members are independent learners with a shared replay."""
 
     gradient: bool = True
     """Train members by gradient descent. If off, only evolution changes them."""
@@ -31,7 +30,7 @@ class PopulationConfig:
     With evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is off."""
 
     elite_fraction: float = 0.2
-    """Fraction of the fittest members that evolution leaves unchanged (at least one member)."""
+    """Fraction of members that evolution leaves unchanged: the fittest, and at least one."""
 
     tournament_size: int = 3
     """Members per tournament. The fittest becomes a parent."""

@@ -87,7 +87,7 @@ class WorldModelConfig:
 
     harmony: bool = False
     """Learn the weights of the decoder, reward and KL losses. `decoder_scale` and the sum of the KL scales
-    are then ignored."""
+    then have no effect."""
 
     kl: KLConfig = field(default_factory=KLConfig)
 
