@@ -11,10 +11,10 @@ from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
 from .feed import BatchFeed as BatchFeed
 from .fields import LATENT_FIELDS as LATENT_FIELDS
 from .fields import OBSERVATION_PREFIX as OBSERVATION_PREFIX
+from .fields import REPLAY_FILES as REPLAY_FILES
 from .fields import LatentSpec as LatentSpec
 from .fields import ReplaySpec as ReplaySpec
 from .fields import record_fields as record_fields
-from .persistence import REPLAY_FILES as REPLAY_FILES
 from .persistence import SavedReplay as SavedReplay
 from .plan import ReplayPlan as ReplayPlan
 from .plan import largest_capacity as largest_capacity

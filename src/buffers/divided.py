@@ -15,7 +15,8 @@ from torch import Tensor
 from ..utils.durable_io import read_json, reading
 from ..utils.errors import UserError
 from .episode_index import EpisodeIndex
-from .persistence import INDEX_FILE, OPEN_FILE, check_fields, check_index, shared_files_of
+from .fields import INDEX_FILE, OPEN_FILE
+from .persistence import check_fields, check_index, shared_files_of
 from .shared_files import LatentFile, Segment, load_latents, load_records, read_latents, read_records
 from .storage import Arena, RecordStore
 

@@ -14,6 +14,8 @@ from .config import ReplayConfig
 # Prefix of observation keys in the names of fields, in memory and on disk.
 OBSERVATION_PREFIX = "observation."
 LATENT_FIELDS = ("deter", "stoch")
+INDEX_FILE, OPEN_FILE = REPLAY_FILES = "replay.json", "replay_open.safetensors"
+"""Files that a replay adds to the folder of a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, readin
 from ..utils.errors import UserError
 from ..utils.units import count_text
 from .episode_index import EpisodeIndex
+from .fields import INDEX_FILE, OPEN_FILE
 from .shared_files import (
     LatentFile,
     Segment,
@@ -29,9 +30,6 @@ from .shared_files import (
     write_segments,
 )
 from .storage import Arena, RecordStore
-
-INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
-REPLAY_FILES = (INDEX_FILE, OPEN_FILE)
 
 
 @dataclass(frozen=True, slots=True)

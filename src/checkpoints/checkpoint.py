@@ -17,13 +17,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from .. import __version__
-from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
+from ..buffers import REPLAY_FILES
 from ..utils.durable_io import (
     MALFORMED,
     UNFINISHED,
@@ -40,7 +40,11 @@ from ..utils.errors import UserError, printable
 from ..utils.logging.json_lines import COMPRESSED
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.state_files import check_finite, load_state, save_state
-from ..workflows import Agent
+
+# An agent is loaded without its replay.
+if TYPE_CHECKING:
+    from ..buffers import EpisodeReplayBuffer
+    from ..workflows import Agent
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
@@ -72,7 +76,7 @@ class Checkpoint:
         """Return the workflow's state with its tensors on `device`."""
         return load_state(self.folder, MODEL, device)
 
-    def restore_workflow(self, workflow: Agent) -> None:
+    def restore_workflow(self, workflow: "Agent") -> None:
         """Copy the saved state into a workflow. Raise a `UserError` if it is incompatible or not finite."""
         state = self.model(workflow.device)
         try:
@@ -83,7 +87,7 @@ class Checkpoint:
         with reading(self.folder / f"{MODEL}.safetensors"):
             workflow.load_state_dict(state)
 
-    def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
+    def restore_replay(self, replay: "EpisodeReplayBuffer") -> None:
         """Load the saved records into `replay`. Its later saves are then incremental."""
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
@@ -142,7 +146,7 @@ def save_checkpoint(
     step: int,
     state: dict[str, Any],
     model: dict[str, Any],
-    replay: EpisodeReplayBuffer,
+    replay: "EpisodeReplayBuffer",
     keep: int,
     best: bool = False,
 ) -> Checkpoint:

@@ -10,12 +10,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ..buffers import EpisodeReplayBuffer
 from ..config.schema import TrainConfig
 from ..utils.durable_io import read_regular, reading, replace_file
 from ..utils.errors import UserError
@@ -25,6 +24,9 @@ from ..utils.logging.writer import METRICS_FILE
 from ..utils.ranks import Ranks
 from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
 from .run_folder import checkpoint_of, create_run_folder, load_run
+
+if TYPE_CHECKING:
+    from ..buffers import EpisodeReplayBuffer
 
 RANKS = "ranks"
 TORCHRUN_FILE = ".torchrun"
@@ -154,7 +156,7 @@ class DividedAnew(Checkpoint):
         }
         return models[0] | {"online": online}
 
-    def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
+    def restore_replay(self, replay: "EpisodeReplayBuffer") -> None:
         """Load the streams of this rank's environments into `replay`."""
         folders = [(part.folder, part.folder.parent / SHARED_FOLDER) for part in self.parts]
         replay.load_streams(folders, self.begin)

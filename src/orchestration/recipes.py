@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config.dreamer import DreamerTrainConfig
 from ..config.population import PopulationTrainConfig
@@ -10,8 +10,11 @@ from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
 from ..utils.ranks import ALONE, Ranks
 from ..utils.timestep import EnvSpec
-from ..workflows import Agent
-from .orchestrator import AnyParts, OpenedRun, Orchestrator
+
+# Loading an agent does not import the parts of a run.
+if TYPE_CHECKING:
+    from ..workflows import Agent
+    from .orchestrator import AnyParts, OpenedRun, Orchestrator
 
 
 class RunRecipe(Recipe, Protocol):
@@ -27,7 +30,7 @@ class RunRecipe(Recipe, Protocol):
         """Return additional lines of the banner by item."""
         ...
 
-    def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
+    def build(self, config: TrainConfig, run_dir: Path) -> "AnyParts":
         """Seed the global generators and return the components of a run with initial parameters."""
         ...
 
@@ -35,11 +38,11 @@ class RunRecipe(Recipe, Protocol):
         """Yield CPU updates of temporary networks for timing, from short windows up to the run's."""
         ...
 
-    def build_agent(self, config: TrainConfig, env: EnvSpec) -> Agent:
+    def build_agent(self, config: TrainConfig, env: EnvSpec) -> "Agent":
         """Return only the agent, with initial parameters."""
         ...
 
-    def orchestrator(self, opened: OpenedRun) -> Orchestrator:
+    def orchestrator(self, opened: "OpenedRun") -> "Orchestrator":
         """Return the run, ready to start or resume."""
         ...
 
