@@ -14,7 +14,7 @@ from .codec import Changes, ChunkCodec, RecordLayout, Rows
 from .fields import FieldSpec, ReplaySpec, step_fields_of
 from .pages import PAGE_BYTES, Pages, pages_needed
 from .plan import ReplayPlan
-from .storage import allocate
+from .storage import Arena, allocate
 
 CODED = "coded"
 """Name of the single field that encoded records have in a file."""
@@ -23,7 +23,7 @@ _NONE = -1
 
 
 class CompressedStore:
-    """A `RecordStore` that is limited by bytes and encodes each chunk when its last row is written."""
+    """An `Arena` that is limited by bytes and encodes each chunk when its last row is written."""
 
     def __init__(self, spec: ReplaySpec, plan: ReplayPlan, directory: Path | None = None) -> None:
         self.fields = step_fields_of(plan.fields)
@@ -43,11 +43,11 @@ class CompressedStore:
         self._most_pages = pages_needed(self._raw[0].nbytes)
 
     def nbytes(self) -> int:
-        """See `RecordStore`. This includes codes and raw chunks."""
+        """Return the bytes of codes and raw chunks, including unused pages."""
         return self._data.nbytes + self._raw.nbytes
 
     def index_nbytes(self) -> int:
-        """See `RecordStore`."""
+        """See `Arena`."""
         return self._pages.nbytes_of_tables() + self._slot.nbytes + self._free.nbytes
 
     @property
@@ -67,16 +67,16 @@ class CompressedStore:
         return self.used_bytes / coded if coded else None
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """See `RecordStore`."""
+        """See `Arena`."""
         return torch.from_numpy(rows)
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See `RecordStore`."""
+        """See `Arena`."""
         spec = self.fields[name]
         return torch.empty(*shape, *spec.shape, dtype=spec.dtype)
 
     def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`. Consecutive rows of a chunk are decoded together.
+        """See `Arena`. Consecutive rows of a chunk are decoded together.
 
         Raises:
             UserError: If a code in memory is corrupt.
@@ -105,7 +105,7 @@ class CompressedStore:
             ) from error
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`."""
+        """Copy values (rows, *field) of all fields into the rows after the previously written rows."""
         packed = np.zeros((len(rows), self._raw.shape[2]), np.uint64)
         self._codec.layout.pack(values, packed)
         chunks, offsets = np.divmod(rows.numpy(), self._length)
@@ -146,11 +146,11 @@ class CompressedStore:
             self._slot[chunk] = _NONE
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`. Returns copies."""
+        """Return copies of consecutive rows of one chunk."""
         return self._codec.layout.unpack(self._packed(row, count), list(self.fields))
 
     def saved(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`. Returns one code, (bytes,) uint8."""
+        """Return the code of consecutive rows of one chunk, (bytes,) uint8, by name."""
         chunk = row // self._length
         if count == self._length and self._slot[chunk] == _NONE:
             # Decoding verifies the code, so that corrupt memory is not saved in a checkpoint.
@@ -169,21 +169,25 @@ class CompressedStore:
         return rows
 
     def has_room(self, chunks: int) -> bool:
-        """See `RecordStore`."""
+        """See `Room`."""
         return self._pages.num_free >= chunks * self._most_pages
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """See `RecordStore`."""
+        """See `Room`."""
         self._pages.free(chunks)
         for chunk in chunks.tolist():
             self._release(chunk)
 
     def clear(self) -> None:
-        """See `RecordStore`."""
+        """See `Arena`."""
         self._pages.clear()
         self._slot[:] = _NONE
         self._free[:] = np.arange(len(self._free))
         self._num_free = len(self._free)
+
+
+RecordStore = Arena | CompressedStore
+"""Rows of fields, as plain tensors or encoded."""
 
 
 def decode_saved(

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ..utils.durable_io import read_json, reading
 from ..utils.errors import UserError
+from .compressed import RecordStore
 from .episode_index import EpisodeIndex
 from .fields import INDEX_FILE, OPEN_FILE
 from .persistence import check_fields, check_index, shared_files_of
 from .shared_files import LatentFile, Segment, load_latents, load_records, read_latents, read_records
-from .storage import Arena, RecordStore
+from .storage import Arena
 
 SavedPart = tuple[Path, Path]
 """Folder of a checkpoint, and folder of the files shared by checkpoints."""

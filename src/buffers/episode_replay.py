@@ -12,14 +12,14 @@ from torch import Tensor
 from ..utils.timestep import TimeStep
 from ..utils.units import count_text
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .compressed import CompressedStore
+from .compressed import CompressedStore, RecordStore
 from .divided import SavedPart, load_streams
 from .episode_index import EpisodeIndex
 from .fields import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys, step_fields_of
 from .persistence import ReplayFiles, SavedReplay
 from .plan import plan_replay
 from .records import episode_fields, read_windows, record_forms, step_fields
-from .storage import Arena, RecordStore, check_storage
+from .storage import Arena, check_storage
 from .transitions import TransitionBatch, TransitionTable, check_indices, read_transitions, transition_fields
 
 _LOG = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ import torch
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, reading, write_json
 from ..utils.errors import UserError
 from ..utils.units import count_text
+from .compressed import RecordStore
 from .episode_index import EpisodeIndex
 from .fields import INDEX_FILE, OPEN_FILE
 from .shared_files import (
@@ -29,7 +30,7 @@ from .shared_files import (
     write_partial_chunks,
     write_segments,
 )
-from .storage import Arena, RecordStore
+from .storage import Arena
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import NO_POSITIONS, STEP_FIELDS, EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
+from .compressed import RecordStore
 from .fields import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_keys, step_fields_of
-from .storage import Arena, RecordStore
+from .storage import Arena
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]
 """Shape and dtype, per record, of each field that is passed as an array."""

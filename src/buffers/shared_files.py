@@ -11,10 +11,10 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, reading, write_tensors
-from .compressed import decode_saved
+from .compressed import RecordStore, decode_saved
 from .episode_index import EpisodeIndex
 from .fields import LATENT_FIELDS, FieldSpec
-from .storage import Arena, RecordStore
+from .storage import Arena
 
 # Name of the field that marks the first records of episodes in a file.
 BEGINS = "begins"

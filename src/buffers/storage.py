@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,56 +14,12 @@ from torch import Tensor
 
 from ..utils.errors import UserError
 from .config import ReplayStorage
-from .episode_index import Room
 from .fields import FieldSpec, ReplaySpec
 from .plan import GIB, ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
 
 _WRITE_BYTES = 2**23
-
-
-@runtime_checkable
-class RecordStore(Room, Protocol):
-    """Rows of fields. Results of reading are copies, except for views that are used while saving."""
-
-    fields: dict[str, FieldSpec]
-
-    def nbytes(self) -> int:
-        """Return the bytes of all rows, including unused rows."""
-        ...
-
-    def index_nbytes(self) -> int:
-        """Return the bytes of the tables that locate rows."""
-        ...
-
-    def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """Convert row numbers for `read` and `write`."""
-        ...
-
-    def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
-        ...
-
-    def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
-        """Copy fields of the given rows into `out`, each (*rows.shape, *field), contiguous."""
-        ...
-
-    def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """Copy values (rows, *field) of all fields into the rows after the previously written rows."""
-        ...
-
-    def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """Return views or copies of consecutive rows of one chunk, only for use in this package."""
-        ...
-
-    def saved(self, row: int, count: int) -> dict[str, Tensor]:
-        """Return the tensors to save for consecutive rows of one chunk: their fields, or one code."""
-        ...
-
-    def clear(self) -> None:
-        """Delete all rows."""
-        ...
 
 
 class Arena:
@@ -89,29 +44,29 @@ class Arena:
         }
 
     def nbytes(self) -> int:
-        """See `RecordStore`."""
+        """Return the bytes of all rows, including unused rows."""
         return sum(field.untyped_storage().nbytes() for field in self._tensors.values())
 
     def index_nbytes(self) -> int:
-        """See `RecordStore`."""
+        """Return the bytes of the tables that locate rows."""
         return 0
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """See `RecordStore`."""
+        """Convert row numbers for `read` and `write`."""
         return torch.from_numpy(rows).to(self.device)
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See `RecordStore`."""
+        """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
         field = self._tensors[name]
         return field.new_empty(*shape, *field.shape[1:])
 
     def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`."""
+        """Copy fields of the given rows into `out`, each (*rows.shape, *field), contiguous."""
         for name, values in out.items():
             torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=values.flatten(0, rows.ndim - 1))
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`. Accepts any distinct rows, and detaches values from their graph."""
+        """Copy values (rows, *field) of all fields into distinct rows, detached from their graph."""
         for name, given in values.items():
             field, value = self._tensors[name], given.detach()
             if field.is_cpu and value.is_cpu and value.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
@@ -121,20 +76,20 @@ class Arena:
                 field.index_copy_(0, rows, value.to(self.device))
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`. Returns views."""
+        """Return views of consecutive rows, only for use in this package. They are saved unchanged."""
         return {name: field[row : row + count] for name, field in self._tensors.items()}
 
     saved = records
 
     def has_room(self, chunks: int) -> bool:
-        """See `RecordStore`. Always true, because all rows are allocated."""
+        """See `Room`. Always true, because all rows are allocated."""
         return True
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """See `RecordStore`. This is a no-op, because rows are overwritten."""
+        """See `Room`. This is a no-op, because rows are overwritten."""
 
     def clear(self) -> None:
-        """See `RecordStore`."""
+        """Delete all rows. This is a no-op, because rows are overwritten."""
 
 
 def allocate(spec: FieldSpec, storage: ReplayStorage, device: torch.device, directory: Path | None) -> Tensor:
