@@ -5,8 +5,8 @@ from .api.env_report import check_env as check_env
 from .api.training import Run as Run
 from .api.training import train as train
 from .buffers import EpisodeRecords as EpisodeRecords
-from .buffers import EpisodeReplayBuffer as ReplayBuffer
 from .buffers import LatentSpec as LatentSpec
+from .buffers import ReplayBuffer as ReplayBuffer
 from .buffers import ReplayConfig as ReplayConfig
 from .buffers import ReplaySpec as ReplaySpec
 from .buffers import SequenceBatch as SequenceBatch
@@ -25,32 +25,4 @@ from .utils.timestep import TimeStep as TimeStep
 from .workflows.world_models import WorldModelConfig as WorldModelConfig
 from .workflows.world_models.world_model import WorldModel as WorldModel
 
-__all__ = [
-    "RSSM",
-    "ActionSpec",
-    "Agent",
-    "ArraySpec",
-    "EnvReport",
-    "EnvSpec",
-    "EpisodeRecords",
-    "LatentSpec",
-    "LatentState",
-    "ModelConfig",
-    "Noise",
-    "RSSMOutput",
-    "ReplayBuffer",
-    "ReplayConfig",
-    "ReplaySpec",
-    "Run",
-    "SequenceBatch",
-    "StoredLatent",
-    "TimeStep",
-    "TransitionBatch",
-    "UserError",
-    "WorldModel",
-    "WorldModelConfig",
-    "check_env",
-    "load",
-    "train",
-]
 __version__: str

@@ -8,6 +8,7 @@ from .config import LatentDtype as LatentDtype
 from .config import ReplayConfig as ReplayConfig
 from .config import ReplayStorage as ReplayStorage
 from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
+from .episode_replay import ReplayBuffer as ReplayBuffer
 from .feed import BatchFeed as BatchFeed
 from .fields import LATENT_FIELDS as LATENT_FIELDS
 from .fields import OBSERVATION_PREFIX as OBSERVATION_PREFIX

@@ -372,3 +372,7 @@ class EpisodeReplayBuffer:
     def content_hash(self) -> str:
         """Return the sha256 of records, index and generator, independent of rows, at about 1 s per GB."""
         return self._files.content_hash()
+
+
+ReplayBuffer = EpisodeReplayBuffer
+"""Name of the class in the package `reverie`."""

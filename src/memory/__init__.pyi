@@ -5,5 +5,3 @@ from heapwatch import no_growth as no_growth
 from heapwatch import track as track
 from heapwatch.counters.cuda import gpu_memory_stats as gpu_memory_stats
 from heapwatch.counters.process import process_rss_mb as process_rss_mb
-
-__all__ = ["Watch", "budget", "gpu_memory_stats", "graph_holders", "no_growth", "process_rss_mb", "track"]
