@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Iterable, Mapping
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Some processes create pages without figures and must not import matplotlib.
@@ -11,27 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STYLE = """
-:root { --ink: #1f2430; --soft: #667085; --line: #e4e7ec; --paper: #fff; --ground: #f5f6f8; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1240px; margin: 0 auto; padding: 32px 24px 64px; }
-h1 { font-size: 26px; margin: 0 0 4px; }
-h2 { font-size: 18px; margin: 36px 0 12px; }
-p { margin: 0 0 8px; }
-.soft { color: var(--soft); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 12px; }
-.facts div, img, .scroll { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
-.facts div { padding: 12px 16px; }
-.facts strong { display: block; font-size: 22px; }
-img { width: 100%; padding: 8px; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: 5px 12px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { font-size: 12px; color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
-tr:last-child td { border-bottom: 0; }
-svg text { fill: var(--ink); }
-"""
+_STYLE = Path(__file__).with_suffix(".css")
 # This policy prevents the browser from loading external resources.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
@@ -42,7 +23,7 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>",
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head><body><main>",
+        f"<title>{escape(title)}</title><style>\n{_STYLE.read_text('utf-8')}{style}</style></head><body><main>",
     ]
     return "\n".join([*head, *body, "</main></body></html>\n"])
 
