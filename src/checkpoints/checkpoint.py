@@ -24,18 +24,8 @@ import torch
 
 from .. import __version__
 from ..buffers import REPLAY_FILES
-from ..utils.durable_io import (
-    MALFORMED,
-    UNFINISHED,
-    Damaged,
-    FileRecord,
-    fsync_dir,
-    parse_json,
-    read_regular,
-    reading,
-    verify_file,
-    write_json,
-)
+from ..utils import durable_io
+from ..utils.durable_io import MALFORMED, UNFINISHED, Damaged, FileRecord
 from ..utils.errors import UserError, printable
 from ..utils.logging.json_lines import COMPRESSED
 from ..utils.logging.writer import METRICS_FILE
@@ -84,7 +74,7 @@ class Checkpoint:
         except ValueError as error:
             repair = f"Move {self.folder} away to use an earlier checkpoint, or start a new run"
             raise UserError(f"{self.folder} cannot be used: {error}. {repair}.") from None
-        with reading(self.folder / f"{MODEL}.safetensors"):
+        with durable_io.reading(self.folder / f"{MODEL}.safetensors"):
             workflow.load_state_dict(state)
 
     def restore_replay(self, replay: "EpisodeReplayBuffer") -> None:
@@ -95,7 +85,7 @@ class Checkpoint:
         """Return the manifest. Raise `Damaged` if it is corrupt, and a `UserError` for a different format."""
         path = self.folder / MANIFEST
         try:
-            manifest = parse_json(read_regular(path))
+            manifest = durable_io.parse_json(durable_io.read_regular(path))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
             raise Damaged(f"{path} is missing") from error
@@ -128,7 +118,7 @@ class Checkpoint:
     def verify(self) -> None:
         """Check size and checksum of every file, reading each once. See `manifest` for errors."""
         for path, record in self.files().values():
-            verify_file(path, record)
+            durable_io.verify_file(path, record)
 
 
 Verify = Callable[[Checkpoint], None]
@@ -162,7 +152,7 @@ def save_checkpoint(
     if not shared.is_dir():
         root.mkdir(exist_ok=True)
         shared.mkdir()
-        fsync_dir(run_dir)
+        durable_io.fsync_dir(run_dir)
     _clean(root)
     try:
         unfinished.mkdir()
@@ -171,8 +161,8 @@ def save_checkpoint(
         files = {f"{folder.name}/{name}": record for name, record in (own | saved.own).items()}
         files |= {f"{SHARED_FOLDER}/{name}": record for name, record in saved.shared.items()}
         _write_manifest(unfinished / MANIFEST, step, best, files)
-        fsync_dir(shared)
-        fsync_dir(unfinished)
+        durable_io.fsync_dir(shared)
+        durable_io.fsync_dir(unfinished)
         # An older checkpoint of this step is deleted only after the new checkpoint has been renamed.
         if folder.exists():
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
@@ -182,7 +172,7 @@ def save_checkpoint(
         _clean(root)
         raise
     replay.commit(saved)
-    fsync_dir(root)
+    durable_io.fsync_dir(root)
     _clean(root, _unwanted(run_dir, step, keep))
     return Checkpoint(folder, step)
 
@@ -249,7 +239,7 @@ def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileReco
         "versions": versions,
         "files": {name: {"bytes": r.nbytes, "sha256": r.sha256} for name, r in sorted(files.items())},
     }
-    write_json(path, manifest | {"checksum": _checksum(manifest)})
+    durable_io.write_json(path, manifest | {"checksum": _checksum(manifest)})
 
 
 def _is_well_formed(manifest: dict[str, Any], step: int) -> bool:

@@ -22,19 +22,8 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.dirfs import DirFileSystem
 
 from ..config.schema import CheckpointConfig
-from ..utils.durable_io import (
-    MALFORMED,
-    UNFINISHED,
-    Damaged,
-    FileRecord,
-    open_regular,
-    parse_json,
-    read_regular,
-    reading,
-    replace_file,
-    replacing,
-    verify_file,
-)
+from ..utils import durable_io
+from ..utils.durable_io import MALFORMED, UNFINISHED, Damaged, FileRecord
 from ..utils.errors import UserError
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.remote_urls import URL_SEPARATOR, check_url, describe_error, redact_url, require_protocol
@@ -92,8 +81,8 @@ def identity_of(run_dir: Path) -> Identity:
         folder, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
         is_inside = experiments in folder.parents
         return Identity(str(folder.relative_to(experiments)) if is_inside else folder.name, uuid.uuid4().hex)
-    with reading(path):
-        saved = parse_json(read_regular(path))
+    with durable_io.reading(path):
+        saved = durable_io.parse_json(durable_io.read_regular(path))
         identity = Identity(str(saved["name"]), str(saved["run"]))
         if not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
             raise ValueError("its name is not a folder")
@@ -102,7 +91,7 @@ def identity_of(run_dir: Path) -> Identity:
 
 def save_identity(identity: Identity, run_dir: Path) -> None:
     """Atomically write `mirror.json` to a run's folder. See `replace_file` for errors."""
-    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
+    durable_io.replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 class RemoteFolder:
@@ -131,7 +120,7 @@ class RemoteFolder:
         sizes = {name: int(info["size"] or 0) for name, info in found.items() if info["type"] == "file"}
         if owner and not sizes.keys().isdisjoint((IDENTITY_FILE, CONFIG_FILE)):
             with suppress(FileNotFoundError, *MALFORMED):
-                if parse_json(self.files.cat_file(IDENTITY_FILE))["run"] == owner.run:
+                if durable_io.parse_json(self.files.cat_file(IDENTITY_FILE))["run"] == owner.run:
                     return sizes
             raise MirrorConflict(self.shown)
         return sizes
@@ -139,7 +128,7 @@ class RemoteFolder:
     def put(self, path: Path, name: str) -> None:
         """Upload a local file. It appears under its name only when it is complete."""
         begun = f"{name}{UNFINISHED}" if self._has_folders else name
-        with open_regular(path) as source:
+        with durable_io.open_regular(path) as source:
             if self._has_folders:
                 self.files.makedirs(name.rpartition("/")[0], exist_ok=True)
             with self.files.open(begun, "wb", block_size=PIECE_BYTES) as sink:
@@ -205,7 +194,7 @@ class Uploader:
         for name in _manifests_in(sizes):
             content = remote.files.cat_file(name)
             try:
-                files = parse_json(content)["files"].items()
+                files = durable_io.parse_json(content)["files"].items()
                 records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
             except MALFORMED:
                 # The manifest is damaged and will be uploaded again or deleted.
@@ -222,7 +211,7 @@ class Uploader:
         if self.is_cancelled():
             raise UploadCancelled
         if record:
-            verify_file(path, record)
+            durable_io.verify_file(path, record)
         remote.put(path, name)
 
     def _prune(self, remote: RemoteFolder, unwanted: set[str]) -> None:
@@ -364,7 +353,7 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
             what = "no complete checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
             raise UserError(f"resume={remote.shown}: there is {what}. Check the name and try again.")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(folder) as received:
+        with durable_io.replacing(folder) as received:
             # Checkpoints without a manifest are incomplete and not downloaded.
             folders = {f"{CHECKPOINTS}/{SHARED_FOLDER}", *(name.rpartition("/")[0] for name in manifests)}
             for name in folders:
@@ -400,7 +389,7 @@ def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
     path, name = checkpoint.folder / MANIFEST, f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
     with suppress(Damaged, UserError, OSError):
         files = {f"{CHECKPOINTS}/{file}": record for file, record in checkpoint.files().items()}
-        return files | {name: (path, _record_of(read_regular(path)))}
+        return files | {name: (path, _record_of(durable_io.read_regular(path)))}
     return {}
 
 

@@ -7,16 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .durable_io import (
-    SAFETENSORS_DTYPES,
-    FileRecord,
-    corrupt_file_error,
-    read_json,
-    read_tensors,
-    reading,
-    write_json,
-    write_tensors,
-)
+from . import durable_io
+from .durable_io import SAFETENSORS_DTYPES, FileRecord
 
 _PLAIN = (type(None), bool, int, float, str)
 # Safetensors reserves this name.
@@ -36,8 +28,8 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
     tensors: dict[str, Tensor] = {}
     plain = _split(state, (), tensors)
     return {
-        f"{name}.json": write_json(folder / f"{name}.json", plain),
-        f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors),
+        f"{name}.json": durable_io.write_json(folder / f"{name}.json", plain),
+        f"{name}.safetensors": durable_io.write_tensors(folder / f"{name}.safetensors", tensors),
     }
 
 
@@ -47,14 +39,14 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
     Raises:
         UserError: If a file is missing or damaged.
     """
-    tensors = read_tensors(folder / f"{name}.safetensors")
+    tensors = durable_io.read_tensors(folder / f"{name}.safetensors")
     path = folder / f"{name}.json"
-    plain = read_json(path)
-    with reading(path):
+    plain = durable_io.read_json(path)
+    with durable_io.reading(path):
         state = _join(plain, tensors, torch.device(device))
     if tensors:
         reason = f"{path.name} does not list tensor {min(tensors)!r}"
-        raise corrupt_file_error(folder / f"{name}.safetensors", reason)
+        raise durable_io.corrupt_file_error(folder / f"{name}.safetensors", reason)
     return state
 
 
