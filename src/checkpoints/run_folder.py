@@ -154,7 +154,9 @@ def locked(folder: Path) -> Iterator[None]:
     # `Timeout` is an OSError and must be caught before `_writing` handles it.
     with _writing(folder):
         try:
-            if not _try_lock(lock):
+            with suppress(Timeout):
+                lock.acquire(timeout=0)
+            if not lock.is_locked:
                 _LOG.warning("%s; waiting up to %d s for it to exit", in_use, _EXIT_SECONDS)
                 lock.acquire(timeout=_EXIT_SECONDS)
         except Timeout as error:
@@ -163,13 +165,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _try_lock(lock: FileLock) -> bool:
-    """Acquire a lock if it is free. Return whether it was acquired."""
-    with suppress(Timeout):
-        lock.acquire(timeout=0)
-    return lock.is_locked
 
 
 def save_config(config: TrainConfig, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """Raw episodes from files, their checks, and the common spec of a set of episodes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
-from ..utils.durable_io import open_regular, parse_json
-from ..utils.errors import UserError, printable
+from ..utils.durable_io import open_regular, parse_json, reading
 from ..utils.timestep import ActionSpec, ArraySpec
 from ..utils.units import count_text
 
@@ -27,11 +26,13 @@ DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
 """Supported dtypes by their descriptions in files: plain little-endian numbers."""
 
 _REPAIR = "Remove it, or write it again with the program that created it."
+judging = partial(reading, problem="is invalid", repair=_REPAIR)
+"""Convert errors caused by a file of a foreign program to a `UserError`. See `reading`."""
+
 UNFINISHED = "records of unfinished episodes"
 """Key under which readers count the records of episodes without a beginning or an end."""
 
 STEP_KEYS = ("action", "reward", "is_first", "is_last", "is_terminal")
-_WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError)
 
 
 class RawEpisode(NamedTuple):
@@ -55,25 +56,6 @@ class EpisodeSpec:
 
     observation: dict[str, ArraySpec]
     action: ActionSpec
-
-
-@contextmanager
-def judging(path: Path, *more: type[Exception]) -> Iterator[None]:
-    """Convert errors caused by a file's content, including `more`, to a `UserError` with one sentence.
-
-    The block must not do anything else, because bugs would be attributed to the file.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"{path} cannot be read: {printable(reason)}. {_REPAIR}") from error
-    except (*_WRONG_CONTENT, *more) as error:
-        name = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        reason = printable(next(iter(str(error).splitlines()), ""))
-        raise UserError(f"{path} is invalid: {name}{reason}. {_REPAIR}") from error
 
 
 def read_description(path: Path) -> Any:

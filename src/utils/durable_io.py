@@ -49,17 +49,11 @@ SAFETENSORS_DTYPES = {
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors that parsing and using a foreign JSON text may raise."""
 
-_WRONG_CONTENT = (
-    *MALFORMED,
-    SafetensorError,
-    ZstdError,
-    ArithmeticError,
-    AssertionError,
-    LookupError,
-    RuntimeError,
-)
+_WRONG_CONTENT = (*MALFORMED, SafetensorError, ZstdError, EOFError)
+_WRONG_CONTENT += (ArithmeticError, AssertionError, LookupError, RuntimeError)
 # The states of random generators have 128 bits.
 _MOST_DIGITS = 40
+_PROBLEM = "is not a file that Reverie wrote"
 _REPAIR = "Restore it from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
 
@@ -175,8 +169,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Convert errors raised while using a file's content into a `UserError` with its path.
+def reading(
+    path: Path, *more: type[Exception], problem: str = _PROBLEM, repair: str = _REPAIR
+) -> Iterator[None]:
+    """Convert errors raised while using a file's content, including `more`, into a `UserError` with its path.
 
     Only code that uses the content belongs inside, because other bugs would be blamed on the file.
     """
@@ -185,20 +181,20 @@ def reading(path: Path) -> Iterator[None]:
     except (UserError, torch.OutOfMemoryError):
         raise
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or _reason(error)}. {_REPAIR}") from error
-    except _WRONG_CONTENT as error:
-        raise corrupt_file_error(path, _reason(error)) from error
+        raise UserError(f"{path} cannot be read: {error.strerror or _reason(error)}. {repair}") from error
+    except (*_WRONG_CONTENT, *more) as error:
+        raise UserError(f"{path} {problem} ({_reason(error)}). {repair}") from error
 
 
 def corrupt_file_error(path: Path, reason: str) -> UserError:
     """Return the error for a file with content that Reverie never writes."""
-    return UserError(f"{path} is not a file that Reverie wrote ({reason}). {_REPAIR}")
+    return UserError(f"{path} {_PROBLEM} ({reason}). {_REPAIR}")
 
 
 def _reason(error: Exception) -> str:
-    first_line = next(iter(str(error).splitlines()), "")
+    name = "" if type(error) is ValueError else f"{type(error).__name__}: "
     # The message may quote the file.
-    return printable(f"{type(error).__name__}: {first_line}")
+    return printable(name + next(iter(str(error).splitlines()), ""))
 
 
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:

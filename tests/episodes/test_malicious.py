@@ -122,9 +122,9 @@ def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
         (npy("().__class__"), "malformed node or string"),
         (npy("__import__('os').mkdir('ran')"), "malformed node or string"),
         (npy("(4, 2)", start=FLOATS.replace("<f4", "V2000000000")), "`vector` has the dtype |V2000000000"),
-        (npy("(" * 5000), "is invalid: "),
-        (npy("-" * 9000 + "1"), "is invalid: "),
-        (npy("(4, 2)" + " " * 20_000), "is invalid: Header info length (20"),
+        (npy("(" * 5000), "is invalid ("),
+        (npy("-" * 9000 + "1"), "is invalid ("),
+        (npy("(4, 2)" + " " * 20_000), "is invalid (Header info length (20"),
         (npy("(4, 2)", version=2), "`vector` is not in version 1.0"),
         (b"", "EOF: reading magic string"),
         (b"\x93NUMPY\x01\x00\xff\xff", "EOF: reading array header"),
@@ -227,7 +227,7 @@ def test_links_and_pipes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"reward": None}, "it has no `reward`. Its arrays: action, is_first, is_last, is_terminal, vector."),
+        ({"reward": None}, "it has no `reward`. Its arrays: action, is_first, is_last, is_terminal, vector)"),
         ({"action": None}, "it has no `action`"),
         ({"is_first": None}, "it has no `is_first`"),
         ({"vector": None}, "it has no `vector`. Its arrays: action, is_first"),
@@ -265,7 +265,7 @@ def test_actions_without_bound_take_no_memory(tmp_path: Path) -> None:
 def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
     saved(tmp_path, "a-4.npz")
     saved(tmp_path, "b-4.npz", vector=np.ones((4, 3), np.float32))
-    with pytest.raises(UserError, match=r"b-4.npz is invalid: its observation `vector` is float32 \(3,\)"):
+    with pytest.raises(UserError, match=r"b-4.npz is invalid \(its observation `vector` is float32 \(3,\)"):
         list(find_episodes(tmp_path).read(CHOICES))
 
 
