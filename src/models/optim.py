@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from .config import OptimizerConfig
 
@@ -187,9 +188,6 @@ class LaProp(Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy a saved state of the same parameters into the existing tensors."""
-        for name, mine in self.state_dict().items():
-            theirs = state_dict[name]
-            targets = mine if isinstance(mine, list) else [mine]
-            sources = theirs if isinstance(theirs, list) else [theirs]
-            for target, source in zip(targets, sources, strict=True):
+        for name, own in self.state_dict().items():
+            for target, source in zip(tree_leaves(own), tree_leaves(state_dict[name]), strict=True):
                 target.copy_(source)

@@ -151,10 +151,6 @@ def _resource(each: Judged) -> dict[str, Any]:
 
 
 _COLOURS = {Outcome.flat: "#2a7d3f", Outcome.not_flat: "#b3261e", Outcome.undecided: "#6b6b6b"}
-_STYLE = """
-h1 span { padding: .1em .5em; border-radius: .3em; color: #fff; background: COLOUR }
-pre { background: #fff; padding: .8em; overflow-x: auto }
-"""
 
 
 def _page(certificate: Certificate) -> str:
@@ -169,7 +165,7 @@ def _page(certificate: Certificate) -> str:
     rows = [[each.resource.name, *each.texts()] for each in certificate.judged]
     about = [[escape(name), escape(text)] for name, text in versions(certificate.device).items()]
     body = [
-        f"<h1>Memory certificate: <span>{outcome.value}</span></h1>",
+        f"<h1>Memory certificate: <span style='background: {_COLOURS[outcome]}'>{outcome.value}</span></h1>",
         f"<p>{escape(certificate.sentence())}</p>" if outcome is Outcome.undecided else "",
         cards(facts),
         *(f"<p>{escape(line)}</p>" for line in certificate._ranks()),
@@ -179,7 +175,7 @@ def _page(certificate: Certificate) -> str:
         f"<h2>How it was made</h2><pre>{escape(certificate.command)}</pre>",
         table(["part", "version"], about),
     ]
-    return document("Memory certificate", body, _STYLE.replace("COLOUR", _COLOURS[outcome]))
+    return document("Memory certificate", body)
 
 
 def _plot(each: Judged) -> bytes:
