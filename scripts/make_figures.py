@@ -19,7 +19,7 @@ from PIL import Image
 
 from reverie.commands.plot import main as plot
 from reverie.utils.errors import FlagParser, exit_on_user_error
-from reverie.utils.logging import read_lines
+from reverie.utils.logging.json_lines import read_lines
 from reverie.utils.units import count_text
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

@@ -18,7 +18,7 @@ import torch
 from ..config.schema import TrainConfig
 from ..utils.durable_io import read_regular, reading, replace_file
 from ..utils.errors import UserError
-from ..utils.logging import ProgressMode, WandbMode
+from ..utils.logging.config import ProgressMode, WandbMode
 from ..utils.logging.json_lines import read_lines
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.ranks import Ranks

@@ -22,7 +22,7 @@ from ..orchestration.recipes import recipe_of
 from ..planning import Preflight, check_run
 from ..planning.suggestions import Compose
 from ..utils.errors import UserError
-from ..utils.logging import read_lines, stored_log
+from ..utils.logging.json_lines import read_lines, stored_log
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.process_group import started_ranks
 from ..utils.remote_urls import URL_SEPARATOR

@@ -29,7 +29,8 @@ from ..orchestration.run import join, open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError, first_line
-from ..utils.logging import OnLine, configure_logging
+from ..utils.logging.console import configure_logging
+from ..utils.logging.writer import OnLine
 from ..utils.process_group import started_ranks
 from ..utils.ranks import RANK_EXIT_CODE, RankLost, Ranks
 from .entry import end_at_once

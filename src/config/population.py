@@ -9,7 +9,7 @@ from enum import Enum
 from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..utils.errors import UserError, require_range
-from ..utils.logging import ProgressMode
+from ..utils.logging.config import ProgressMode
 from ..workflows.population import PopulationConfig, TD3Config
 from .cluster import LEAST_OBJECT_STORE_MIB, require_ray
 from .schema import (

@@ -13,7 +13,7 @@ from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..memory.config import MemoryConfig
 from ..utils.errors import UserError, require_range, require_seed
-from ..utils.logging import ProgressMode, WandbMode, require_wandb
+from ..utils.logging.config import ProgressMode, WandbMode, require_wandb
 from ..utils.remote_urls import check_url
 
 LARGEST_NUMBER = 1e30

@@ -12,7 +12,7 @@ from ..checkpoints.run_folder import require_run_folder
 from ..envs.config import Suite
 from ..envs.episodes import Episode, EpisodeRecorder
 from ..utils.errors import UserError
-from ..utils.logging import LEARNING
+from ..utils.logging.console import LEARNING
 from ..utils.schedule import Every
 from ..utils.seeding import numpy_generator
 from ..utils.state_files import check_structure

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from ..config.schema import TrainConfig
 from ..envs.episodes import Episode
-from ..utils.logging import LEARNING, MetricsWriter, Progress, ProgressMode
+from ..utils.logging.config import ProgressMode
+from ..utils.logging.console import LEARNING, Progress
+from ..utils.logging.writer import MetricsWriter
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
 from .threads import PaceWatch

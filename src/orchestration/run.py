@@ -16,7 +16,7 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, Preflight, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
-from ..utils.logging import Heartbeat, configure_logging, shows_bar, still
+from ..utils.logging.console import Heartbeat, configure_logging, shows_bar, still
 from ..utils.process_group import joined
 from ..utils.ranks import Ranks
 from ..utils.timestep import EnvSpec

@@ -22,7 +22,7 @@ from ..config.schema import Device
 from ..orchestration.dreamer.recipe import share_of
 from ..orchestration.orchestrator import replay_of
 from ..utils.errors import UserError, exit_on_user_error
-from ..utils.logging import read_lines
+from ..utils.logging.json_lines import read_lines
 from ..utils.logging.writer import METRICS_FILE
 
 NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import TrainConfig
-from ..utils.logging import read_lines
+from ..utils.logging.json_lines import read_lines
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.units import count_text
 

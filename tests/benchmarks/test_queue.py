@@ -23,7 +23,7 @@ from reverie.config.resolve import typed
 from reverie.config.saved import read_config
 from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
-from reverie.utils.logging import read_lines
+from reverie.utils.logging.json_lines import read_lines
 
 from ..runs.helpers import CATCH, error_of, identity, start
 

@@ -20,8 +20,8 @@ from reverie.config.saved import CONFIG_BYTES
 from reverie.testing.fingerprint import main as compare
 from reverie.utils.durable_io import open_regular
 from reverie.utils.errors import UserError
-from reverie.utils.logging import configure_logging, read_lines
-from reverie.utils.logging.console import LOG_FILE
+from reverie.utils.logging.console import LOG_FILE, configure_logging
+from reverie.utils.logging.json_lines import read_lines
 
 from ..runs.forged import SHORT, file_of, put, write_manifest
 from ..runs.helpers import error_of, files_in, resume, start

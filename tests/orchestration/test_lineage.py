@@ -15,7 +15,7 @@ from reverie.orchestration.population.lineage import (
     read_lineage,
 )
 from reverie.utils.errors import UserError
-from reverie.utils.logging import JsonLines
+from reverie.utils.logging.json_lines import JsonLines
 from reverie.workflows.population import INITIAL, Origin
 
 ELITE, LEARNER, INJECTED = Origin((1,), ("elite",)), Origin((0,), ("learner",)), Origin((0,), ("injection",))

@@ -26,7 +26,7 @@ from reverie.orchestration.on_track.instrument import EPISODES, OnTrack, Referen
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.reports import Reports
 from reverie.planning.recipe import environment_spec
-from reverie.utils.logging import ProgressMode
+from reverie.utils.logging.config import ProgressMode
 from reverie.utils.logging.json_lines import read_lines
 
 from ..runs.helpers import PONG, arrival, events_of, metrics_of, resume, scalars_of, series_of, start, tags_of

@@ -14,7 +14,7 @@ from PIL import Image
 from reverie.orchestration.population.lineage import lineage_lines
 from reverie.orchestration.population.report import save_population_report
 from reverie.utils.errors import UserError
-from reverie.utils.logging import JsonLines
+from reverie.utils.logging.json_lines import JsonLines
 from reverie.workflows.population import INITIAL, Origin, PopulationConfig, evolve
 
 

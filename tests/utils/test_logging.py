@@ -19,8 +19,9 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.util import img_mime_type_detector, tensor_util
 
 from reverie.utils.errors import UserError
-from reverie.utils.logging import MetricsWriter, configure_logging, read_lines
-from reverie.utils.logging.json_lines import JsonLines
+from reverie.utils.logging.console import configure_logging
+from reverie.utils.logging.json_lines import JsonLines, read_lines
+from reverie.utils.logging.writer import MetricsWriter
 
 Frames = NDArray[np.uint8]
 
@@ -201,7 +202,7 @@ def test_the_writer_starts_no_thread_and_loads_no_tensorflow(tmp_path: Path) -> 
     code = """
 import sys, threading
 from pathlib import Path
-from reverie.utils.logging import MetricsWriter
+from reverie.utils.logging.writer import MetricsWriter
 
 writer = MetricsWriter(Path(sys.argv[1]))
 writer.scalars(0, {"loss": 1.0})

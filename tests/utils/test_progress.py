@@ -10,14 +10,16 @@ import time
 
 import pytest
 
-from reverie.utils.logging import Heartbeat, Progress, ProgressMode
+from reverie.utils.logging.config import ProgressMode
+from reverie.utils.logging.console import Heartbeat, Progress
 
 UNKNOWN = "time left unknown"
 
 SCRIPT = """
 import logging
 import sys
-from reverie.utils.logging import Progress, ProgressMode, configure_logging
+from reverie.utils.logging.config import ProgressMode
+from reverie.utils.logging.console import Progress, configure_logging
 
 close = configure_logging()
 for mode in ProgressMode:
@@ -222,7 +224,8 @@ def wait_until_drawn(progress, times):
         time.sleep(0.01)
 """
 LONG_RUN = """
-from reverie.utils.logging import Progress, ProgressMode
+from reverie.utils.logging.config import ProgressMode
+from reverie.utils.logging.console import Progress
 
 now, started = 0.0, time.monotonic()
 progress = Progress(400_000, ProgressMode.bar, clock=lambda: now + time.monotonic() - started)
@@ -238,7 +241,8 @@ progress.close()
 
 
 FILLING = """
-from reverie.utils.logging import Progress, ProgressMode
+from reverie.utils.logging.config import ProgressMode
+from reverie.utils.logging.console import Progress
 
 now = 0.0
 progress = Progress(4_200, ProgressMode.bar, clock=lambda: now)
@@ -259,7 +263,8 @@ def test_the_bar_knows_no_time_left_before_the_first_update() -> None:
 
 
 QUICK = """
-from reverie.utils.logging import Progress, ProgressMode
+from reverie.utils.logging.config import ProgressMode
+from reverie.utils.logging.console import Progress
 
 progress = Progress(40, ProgressMode.bar, clock=lambda: 0.0)
 for step in range(0, 44, 4):

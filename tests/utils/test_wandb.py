@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from reverie.config.schema import LoggerConfig
 from reverie.utils.errors import UserError
-from reverie.utils.logging import MetricsWriter, WandbMode
-from reverie.utils.logging.writer import WandbRun
+from reverie.utils.logging.config import WandbMode
+from reverie.utils.logging.writer import MetricsWriter, WandbRun
 from reverie.utils.video import encode_animation, encode_image, upscale
 
 BLOCK_BYTES = 32_768
@@ -28,7 +28,8 @@ IN_A_PROCESS_OF_ITS_OWN = """
 import os, sys
 from pathlib import Path
 from reverie.config.schema import LoggerConfig
-from reverie.utils.logging import MetricsWriter, WandbMode
+from reverie.utils.logging.config import WandbMode
+from reverie.utils.logging.writer import MetricsWriter
 LoggerConfig(wandb=WandbMode.off)
 assert "wandb" not in sys.modules
 before = dict(os.environ)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...utils.errors import UserError
-from ...utils.logging import malformed_line_error, read_lines
+from ...utils.logging.json_lines import malformed_line_error, read_lines
 from ...workflows.population import Origin, rank
 
 

@@ -15,7 +15,7 @@ from ...config.population import PopulationTrainConfig
 from ...memory.guard import RunGuard
 from ...utils.durable_io import reading
 from ...utils.errors import UserError
-from ...utils.logging import JsonLines
+from ...utils.logging.json_lines import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
 from ...utils.units import count_text

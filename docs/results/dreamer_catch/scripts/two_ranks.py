@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from reverie.utils.logging import read_lines
+from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]
 FIGURE = RUNS.parents[1] / "figures" / "catch_two_ranks.png"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from reverie.utils.logging import read_lines
+from reverie.utils.logging.json_lines import read_lines
 
 WINDOW = 5_000
 SPEED = "speed/steps_per_second"
