@@ -16,7 +16,8 @@ from reverie.config.population import PopulationTrainConfig
 from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.utils.timestep import EnvSpec
 from reverie.utils.units import count_text
-from reverie.workflows.population import TD3, Members, Microbatch, Sizes, Stacked
+from reverie.workflows.population.members import Members, Sizes, Stacked
+from reverie.workflows.population.td3 import TD3, Microbatch
 from reverie.workflows.world_models import DreamerWorkflow
 
 LossOf = Callable[[Members, Stacked, Microbatch], Tensor]

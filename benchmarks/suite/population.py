@@ -11,7 +11,9 @@ from benchmarks.suite.compare import OURS, compare
 from benchmarks.suite.floors import count_work
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local
-from reverie.workflows.population import TD3, Members, Microbatch, Sizes, TD3Config
+from reverie.workflows.population.config import TD3Config
+from reverie.workflows.population.members import Members, Sizes
+from reverie.workflows.population.td3 import TD3, Microbatch
 
 MEMBERS = 16
 _BATCH = 128

@@ -10,7 +10,7 @@ from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..utils.errors import UserError, require_range
 from ..utils.logging.config import ProgressMode
-from ..workflows.population import PopulationConfig, TD3Config
+from ..workflows.population.config import PopulationConfig, TD3Config
 from .cluster import LEAST_OBJECT_STORE_MIB, require_ray
 from .schema import (
     NO_SETTING,

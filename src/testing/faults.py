@@ -14,7 +14,8 @@ from ..models import LatentState, RSSMOutput
 from ..orchestration.population.orchestrator import PopulationOrchestrator
 from ..orchestration.world_model_orchestrator import WorldModelOrchestrator
 from ..utils.errors import UserError, did_you_mean
-from ..workflows.population import Members, Microbatch
+from ..workflows.population.members import Members
+from ..workflows.population.td3 import Microbatch
 from ..workflows.world_models import DreamerWorkflow
 
 

@@ -16,7 +16,7 @@ from reverie.orchestration.population.lineage import (
 )
 from reverie.utils.errors import UserError
 from reverie.utils.logging.json_lines import JsonLines
-from reverie.workflows.population import INITIAL, Origin
+from reverie.workflows.population.evolution import INITIAL, Origin
 
 ELITE, LEARNER, INJECTED = Origin((1,), ("elite",)), Origin((0,), ("learner",)), Origin((0,), ("injection",))
 CHILD = Origin((2, 0), ("crossover", "mutation"))

@@ -18,7 +18,8 @@ from reverie.commands.evaluate import EvaluateConfig, evaluate_run
 from reverie.commands.train import train
 from reverie.envs import make_environment
 from reverie.testing.fingerprint import fingerprint
-from reverie.workflows.population import TD3, Members
+from reverie.workflows.population.members import Members
+from reverie.workflows.population.td3 import TD3
 
 from ..runs.helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start
 from ..runs.s3_server import S3_MIRROR, S3Server

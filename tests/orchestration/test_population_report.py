@@ -15,7 +15,8 @@ from reverie.orchestration.population.lineage import lineage_lines
 from reverie.orchestration.population.report import save_population_report
 from reverie.utils.errors import UserError
 from reverie.utils.logging.json_lines import JsonLines
-from reverie.workflows.population import INITIAL, Origin, PopulationConfig, evolve
+from reverie.workflows.population.config import PopulationConfig
+from reverie.workflows.population.evolution import INITIAL, Origin, evolve
 
 
 def lineage_of(run_dir: Path) -> JsonLines:

@@ -27,7 +27,7 @@ from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.planning.recipe import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.seeding import seed_global
-from reverie.workflows.population import TrainPhase
+from reverie.workflows.population.td3 import TrainPhase
 
 from ..runs.fixtures import started_once
 from ..runs.helpers import error_of, resume

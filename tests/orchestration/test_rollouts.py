@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from reverie.envs import EnvConfig, EnvironmentCrashed, Suite
 from reverie.orchestration.population.engines.rollouts import EngineSettings, RolloutResult, Rollouts
 from reverie.utils.errors import UserError
-from reverie.workflows.population import Members, PopulationConfig, Sizes, TD3Config
+from reverie.workflows.population.config import PopulationConfig, TD3Config
+from reverie.workflows.population.members import Members, Sizes
 
 MEMBERS, HIDDEN, SEED = 4, 8, 9
 

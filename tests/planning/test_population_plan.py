@@ -21,7 +21,7 @@ from reverie.planning import plan as plan_module
 from reverie.planning.recipe import environment_spec
 from reverie.planning.suggestions import changed, fitting_changes
 from reverie.planning.torch_modes import LiveBytes
-from reverie.workflows.population import TrainPhase
+from reverie.workflows.population.td3 import TrainPhase
 
 from ..runs.helpers import POPULATION, bytes_of, start
 

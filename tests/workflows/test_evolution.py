@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from reverie.workflows.population import PopulationConfig, diversity, evolve, rank
-from reverie.workflows.population.evolution import crossover, mutate
+from reverie.workflows.population.config import PopulationConfig
+from reverie.workflows.population.evolution import crossover, diversity, evolve, mutate, rank
 
 Parameters = dict[str, Tensor]
 

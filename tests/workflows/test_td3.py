@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.buffers import TransitionTable
-from reverie.workflows.population import TD3, Members, Microbatch, Sizes, TD3Config, TrainPhase
+from reverie.workflows.population.config import TD3Config
+from reverie.workflows.population.members import Members, Sizes
+from reverie.workflows.population.td3 import TD3, Microbatch, TrainPhase
 
 SIZES = Sizes(observation=3, action=2, hidden=8)
 CPU = torch.device("cpu")

@@ -15,7 +15,9 @@ from ...planning.resources import Basis, Row
 from ...planning.torch_modes import LiveBytes, MetaShapes
 from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
-from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
+from ...workflows.population.config import TD3Config
+from ...workflows.population.members import Members, Sizes, Stacked
+from ...workflows.population.td3 import TD3, Microbatch
 from .engines.rollouts import longest_episode
 
 # Rows that persist for the whole run, followed by a training phase's rows.

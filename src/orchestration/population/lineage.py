@@ -11,7 +11,7 @@ from typing import Any
 
 from ...utils.errors import UserError
 from ...utils.logging.json_lines import malformed_line_error, read_lines
-from ...workflows.population import Origin, rank
+from ...workflows.population.evolution import Origin, rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from ...utils.logging.json_lines import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
 from ...utils.units import count_text
-from ...workflows.population import TrainPhase, diversity, rank
+from ...workflows.population.evolution import diversity, rank
+from ...workflows.population.td3 import TrainPhase
 from ..orchestrator import OpenedRun, Orchestrator, StopReason
 from .engines.rollouts import Losses, RolloutResult
 from .lineage import lineage_lines

@@ -16,7 +16,7 @@ from ...utils.errors import UserError
 from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
-from ...workflows.population import ERLWorkflow, require_vectors
+from ...workflows.population.erl import ERLWorkflow, require_vectors
 from ..orchestrator import AnyParts, OpenedRun, Orchestrator, Parts, begin_run, build_replay
 from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room, updates_on_zeros
 from .engines.ray_engine import RayEngine

@@ -1,5 +1,1 @@
 """A population of learners: evolution and TD3 on a shared replay."""
-
-from ...utils.public_names import public_names
-
-__getattr__, __dir__, __all__ = public_names(__name__)

@@ -24,7 +24,7 @@ from reverie.orchestration.population.recipe import PopulationRecipe, build_engi
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning.recipe import environment_spec
 from reverie.utils.seeding import seed_global
-from reverie.workflows.population import TrainPhase
+from reverie.workflows.population.td3 import TrainPhase
 
 GENERATIONS = 5
 STORE_GENERATIONS = 30

@@ -14,7 +14,8 @@ from ....buffers import EpisodeReplayBuffer
 from ....config.population import PopulationTrainConfig
 from ....envs import EnvironmentCrashed, spec_of
 from ....utils.errors import UserError
-from ....workflows.population import ERLWorkflow, TrainPhase
+from ....workflows.population.erl import ERLWorkflow
+from ....workflows.population.td3 import TrainPhase
 from ...ray_cluster import Cluster, EngineFailed, WorkerDied
 from ..dry_run import episode_bytes, require_room
 from .rollouts import EngineSettings, GroupWorker, Losses, RolloutResult, rows_to_send

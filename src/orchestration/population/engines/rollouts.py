@@ -18,17 +18,10 @@ from ....envs import EnvConfig, Restarts, make_backend
 from ....utils.errors import UserError
 from ....utils.seeding import named_seed, numpy_generator
 from ....utils.timestep import EnvSpec
-from ....workflows.population import (
-    TD3,
-    ERLWorkflow,
-    Members,
-    PopulationConfig,
-    Sizes,
-    Stacked,
-    TD3Config,
-    TrainPhase,
-    flat_observation,
-)
+from ....workflows.population.config import PopulationConfig, TD3Config
+from ....workflows.population.erl import ERLWorkflow
+from ....workflows.population.members import Members, Sizes, Stacked
+from ....workflows.population.td3 import TD3, TrainPhase, flat_observation
 
 # Every emulator accepts seeds below this number.
 EPISODE_SEEDS = 2**31
