@@ -9,45 +9,36 @@ from pathlib import Path
 
 from reverie.commands.export import PAGE_FILE, ExportConfig, export_run
 from reverie.commands.options import own_settings
-from reverie.utils.errors import UserError, exit_on_user_error
-
-_USAGE = """\
-Create weights that ship with the package: scripts/make_pretrained.py run=<run> out=<new folder> ...
-
-"""
+from reverie.utils.errors import exit_on_user_error
 
 
 @dataclass(kw_only=True, slots=True)
 class Settings:
     """Settings of the export, typed as key=value."""
 
-    run: str | None = None
+    run: str
     """Folder of the run, of which the newest checkpoint is used, or `pretrained:<name>`."""
 
-    out: str | None = None
+    out: str
     """New folder for the files."""
 
     episodes: int = 20
     """Number of episodes behind the score on the card."""
 
-    commit: str | None = None
+    commit: str
     """Commit with which the run was trained."""
 
-    trained_on: str | None = None
+    trained_on: str
     """Machine and time, as text."""
-
-    def __post_init__(self) -> None:
-        if missing := [name for name in ("run", "out", "commit", "trained_on") if not getattr(self, name)]:
-            raise UserError(f"{missing[0]} is missing. --help describes it.")
 
 
 @exit_on_user_error()
 def main() -> None:
     """Write `weights.safetensors`, `config.yaml` and `card.json`."""
-    settings, _ = own_settings(Settings, sys.argv[1:], "make_pretrained", _USAGE)
+    settings, _ = own_settings(Settings, sys.argv[1:], "make_pretrained", __doc__)
     asked = ExportConfig(run=settings.run, out=settings.out, episodes=settings.episodes)
     export_run(asked, {"commit": settings.commit, "trained_on": settings.trained_on})
-    (Path(str(settings.out)) / PAGE_FILE).unlink()
+    (Path(settings.out) / PAGE_FILE).unlink()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,12 @@
-"""`reverie-certify`: run training, judge its memory and write a certificate."""
+"""Run training and judge its memory: reverie-certify [experiment=<name>] [key=value ...].
+
+  reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
+  reverie-certify certify.fault=rssm_cache_not_detached   inject a leak, which the report identifies
+  reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
+
+With torchrun each rank is judged, and the worst result counts.
+Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too noisy to decide, 2 for a mistake.
+"""
 
 import math
 import shlex
@@ -39,17 +47,6 @@ EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
 """Exit code 8 also means a lost rank in training. `docs/reliability.md` lists all codes."""
 
 DREAMER_STEPS = 60_000
-_USAGE = """\
-Run training and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
-
-  reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
-  reverie-certify certify.fault=rssm_cache_not_detached   inject a leak, which the report identifies
-  reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
-
-With torchrun each rank is judged, and the worst result counts.
-Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too noisy to decide, 2 for a mistake.
-
-"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +76,7 @@ class CertifyConfig:
 def main(arguments: list[str] | None = None) -> None:
     """Run `reverie-certify`. It exits with one of `EXIT_CODES`, or 2 for a mistake."""
     words = sys.argv[1:] if arguments is None else arguments
-    settings, overrides = own_settings(CertifyConfig, words, "certify", _USAGE, "certify.")
+    settings, overrides = own_settings(CertifyConfig, words, "certify", __doc__, "certify.")
     if not any(text.startswith("experiment=") for text in overrides):
         overrides.insert(0, "experiment=dreamer_incident")
     command = shlex.join(["python", "scripts/certify_memory.py", *words])

@@ -1,4 +1,18 @@
-"""`reverie-collect`: collect experience on this machine for a learner on another one."""
+"""Collect experience on this machine for a learner on another one: reverie-collect address=<host>:<port>.
+
+  ray get-auth-token --generate                               on the learner's machine, once
+  RAY_AUTH_MODE=token ray start --head --num-cpus=0           on the learner's machine
+  export RAY_AUTH_TOKEN=<output of the first command>         on each other machine
+  reverie-collect address=10.0.0.1:6379 collectors=4          on each other machine, with the same Reverie
+  reverie-train ... collect.collectors=8 collect.address=auto on the learner's machine
+
+Anyone with the token can run any program on all these machines, so clusters must require a token.
+RAY_AUTH_MODE=disabled joins a cluster without a token, on a trusted network.
+
+The command joins the Ray cluster with one CPU per collector and waits. The learner can start a collector
+(collect.collectors=) on each of them. The command ends on Ctrl-C or with the cluster and leaves no files. The
+learner restarts lost collectors on other machines with free CPUs.
+"""
 
 import os
 import subprocess
@@ -14,38 +28,19 @@ from ..utils.units import count_text
 from .options import own_settings
 
 _SILENT_SECONDS = 8.0
-_USAGE = """\
-Collect experience on this machine for a learner on another one: reverie-collect address=<host>:<port>
-
-  ray get-auth-token --generate                               on the learner's machine, once
-  RAY_AUTH_MODE=token ray start --head --num-cpus=0           on the learner's machine
-  export RAY_AUTH_TOKEN=<output of the first command>         on each other machine
-  reverie-collect address=10.0.0.1:6379 collectors=4          on each other machine, with the same Reverie
-  reverie-train ... collect.collectors=8 collect.address=auto on the learner's machine
-
-Anyone with the token can run any program on all these machines, so clusters must require a token.
-RAY_AUTH_MODE=disabled joins a cluster without a token, on a trusted network.
-
-The command joins the Ray cluster with one CPU per collector and waits. The learner can start a collector
-(collect.collectors=) on each of them. The command ends on Ctrl-C or with the cluster and leaves no files. The
-learner restarts lost collectors on other machines with free CPUs.
-
-"""
 
 
 @dataclass(kw_only=True, slots=True)
 class CollectorsConfig:
     """Settings of `reverie-collect`, written as key=value."""
 
-    address: str | None = None
+    address: str
     """Host and port of the cluster's head, printed by `ray start --head`."""
 
     collectors: int = 1
     """Maximum number of collectors on this machine, each a process with one CPU."""
 
     def __post_init__(self) -> None:
-        if not self.address:
-            raise UserError("address is missing. Set the cluster's head, e.g. address=10.0.0.1:6379.")
         if not self.address.rpartition(":")[2].isdecimal():
             raise UserError(f"address={self.address} has no port. Example: address=10.0.0.1:6379.")
         require_range("", self, "collectors", ge=1)
@@ -58,7 +53,7 @@ def collect(config: CollectorsConfig) -> None:
         UserError: If the address does not answer, the token is missing or wrong, or the cluster ends.
     """
     require_ray("reverie-collect")
-    address, count = str(config.address), config.collectors
+    address, count = config.address, config.collectors
     try:
         check_reachable(address)
     except OSError as error:
@@ -113,5 +108,5 @@ def _last_line(log: str) -> str:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-collect` with the arguments of this process."""
-    config, _ = own_settings(CollectorsConfig, sys.argv[1:], "reverie-collect", _USAGE)
+    config, _ = own_settings(CollectorsConfig, sys.argv[1:], "reverie-collect", __doc__)
     collect(config)

@@ -1,4 +1,14 @@
-"""`reverie-episodes`: show, export and import episodes."""
+"""Show, export and import episodes: reverie-episodes show|export|import [key=value ...].
+
+  reverie-episodes show path=<folder>                       summarize episodes in any format
+  reverie-episodes export run=<run> to=<folder>             whole episodes of the newest checkpoint's replay
+  reverie-episodes import path=<folder> to=<new folder>     check and convert any format to Reverie's own
+  reverie-train buffer.prefill=<folder> ...                 start with these episodes (training.offline=true:
+                                                            train on them only)
+
+Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
+For the settings of an action: reverie-episodes export --help
+"""
 
 import sys
 from dataclasses import dataclass
@@ -28,25 +38,12 @@ from ..utils.timestep import ActionSpec
 from ..utils.units import count_text
 from .options import own_settings
 
-_USAGE = """\
-Show, export and import episodes: reverie-episodes show|export|import [key=value ...]
-
-  reverie-episodes show path=<folder>                       summarize episodes in any format
-  reverie-episodes export run=<run> to=<folder>             whole episodes of the newest checkpoint's replay
-  reverie-episodes import path=<folder> to=<new folder>     check and convert any format to Reverie's own
-  reverie-train buffer.prefill=<folder> ...                 start with these episodes (training.offline=true:
-                                                            train on them only)
-
-Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
-
-"""
-
 
 @dataclass(kw_only=True, slots=True)
 class ShowConfig:
     """Settings of `reverie-episodes show`."""
 
-    path: str | None = None
+    path: str
     """Folder or file of episodes, in any of the formats."""
 
 
@@ -54,10 +51,10 @@ class ShowConfig:
 class ExportConfig:
     """Settings of `reverie-episodes export`."""
 
-    run: str | None = None
+    run: str
     """Folder of the run. The newest checkpoint is read."""
 
-    to: str | None = None
+    to: str
     """New folder for the episodes."""
 
     format: Format = Format.own
@@ -68,10 +65,10 @@ class ExportConfig:
 class ImportConfig:
     """Settings of `reverie-episodes import`."""
 
-    path: str | None = None
+    path: str
     """Folder or file of episodes, in any of the formats."""
 
-    to: str | None = None
+    to: str
     """New folder for the episodes in Reverie's own format."""
 
     choices: int | None = None
@@ -91,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         "import": (ImportConfig, _import),
     }
     if word in ("-h", "--help"):
-        return print(_USAGE + "For the settings of an action: reverie-episodes export --help")
+        return print(__doc__, end="")
     if word not in actions:
         hint = did_you_mean(word, actions)
         raise UserError(f"{word} is not an action of episodes. Choose {', '.join(actions)}.{hint}")
@@ -101,15 +98,12 @@ def main(arguments: list[str] | None = None) -> None:
             "format=dreamerv3-torch is not needed: dreamerv3-torch reads format=own, and "
             f"{CONVERTER} converts its episodes."
         )
-    settings, _ = own_settings(schema, others, f"episodes {word}", _USAGE)
-    for name in ("path", "run", "to"):
-        if not getattr(settings, name, "."):
-            raise UserError(f"{name} is missing. Write {name}=<folder>.")
+    settings, _ = own_settings(schema, others, f"episodes {word}", __doc__)
     action(settings)
 
 
 def _show(config: ShowConfig) -> None:
-    episodes = find_episodes(Path(str(config.path)))
+    episodes = find_episodes(Path(config.path))
     action = find_action(episodes)
     lengths, returns, parts = [], [], {}
     for episode in episodes.read(action):
@@ -131,26 +125,26 @@ def _show(config: ShowConfig) -> None:
 
 
 def _export(config: ExportConfig) -> None:
-    require_new(Path(str(config.to)))
-    run = load_run(str(config.run), device=Device.cpu)
-    folder = Path(str(config.run))
+    require_new(Path(config.to))
+    run = load_run(config.run, device=Device.cpu)
+    folder = Path(config.run)
     # The first call finds the episodes of all ranks. Without a checkpoint, the second call raises the error.
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)
     replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)
-    count = write_episodes(Path(str(config.to)), config.format, replay.episodes(), spec)
+    count = write_episodes(Path(config.to), config.format, replay.episodes(), spec)
     written = f"wrote {count_text(count, 'episode')} of step {checkpoint.step:,} to {config.to}"
     print(f"{written}, as {config.format.value}")
 
 
 def _import(config: ImportConfig) -> None:
-    require_new(Path(str(config.to)))
-    episodes = find_episodes(Path(str(config.path)))
+    require_new(Path(config.to))
+    episodes = find_episodes(Path(config.path))
     action = ActionSpec(config.choices, True) if config.choices else find_action(episodes)
     read = episodes.read(action)
     first = next(read)
     spec = spec_of(first, action)
-    count = write_episodes(Path(str(config.to)), Format.own, chain([first], read), spec)
+    count = write_episodes(Path(config.to), Format.own, chain([first], read), spec)
     written = f"wrote {count_text(count, 'episode')} of {episodes.format.value} to {config.to}"
     print(f"{written}, actions: {action.text}")
     if episodes.skipped_text:

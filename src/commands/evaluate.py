@@ -1,4 +1,13 @@
-"""`reverie-evaluate`: evaluate the newest checkpoint of a run."""
+"""Evaluate the newest checkpoint of a run: reverie-evaluate run=<folder> [key=value ...].
+
+  reverie-evaluate run=experiments/<run>                   the mean return of 20 episodes
+  reverie-evaluate run=experiments/<run> video=play.mp4    also record a video of the first episode
+  reverie-evaluate run=pretrained:pong episodes=10         an agent included in the package
+  reverie-evaluate run=experiments/<run> json=true         one line of JSON: returns, lengths, mean
+
+The output is a sentence on a terminal, and JSON in a pipe or file.
+Press Ctrl-C to stop with the results so far, including unfinished episodes (exit code 130).
+"""
 
 import json
 import signal
@@ -23,18 +32,6 @@ from ..utils.units import count_text
 from .entry import load
 from .options import own_settings
 
-_USAGE = """\
-Evaluate the newest checkpoint of a run: reverie-evaluate run=<folder> [key=value ...]
-
-  reverie-evaluate run=experiments/<run>                   the mean return of 20 episodes
-  reverie-evaluate run=experiments/<run> video=play.mp4    also record a video of the first episode
-  reverie-evaluate run=pretrained:pong episodes=10         an agent included in the package
-  reverie-evaluate run=experiments/<run> json=true         one line of JSON: returns, lengths, mean
-
-The output is a sentence on a terminal, and JSON in a pipe or file.
-Press Ctrl-C to stop with the results so far, including unfinished episodes (exit code 130).
-
-"""
 _PROGRESS_SECONDS = 10.0
 INTERRUPTED_EXIT_CODE = 130
 
@@ -50,7 +47,7 @@ class PolicyMode(Enum):
 class EvaluateConfig:
     """Settings of `reverie-evaluate`, written as key=value."""
 
-    run: str | None = None
+    run: str
     """Folder of the run, a folder of weights and configuration, `pretrained:<name>` or
     `hub:<owner>/<name>`."""
 
@@ -77,8 +74,6 @@ class EvaluateConfig:
     """Print a line of JSON on a terminal too."""
 
     def __post_init__(self) -> None:
-        if not self.run:
-            raise UserError("run is missing. Set the folder of a run, e.g. run=experiments/<run>.")
         require_range("", self, "episodes", "max_steps", ge=1)
         require_seed(self.seed)
         if self.video is not None:
@@ -121,7 +116,6 @@ def evaluate_run(
     Returns:
         The result of `reverie-evaluate`, and the frames of an episode.
     """
-    assert config.run is not None
     run, workflow, step = loaded or orchestration.load_agent(config.run, config.device)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
@@ -161,7 +155,7 @@ def evaluate_run(
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-evaluate` with the arguments of this process."""
-    config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", _USAGE)
+    config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", __doc__)
     # This imports torch, after the settings have been checked.
     load("..orchestration", "recipe_of")
     result, frames = evaluate_run(config)

@@ -1,4 +1,10 @@
-"""`reverie-export`: write a run's networks to a folder for `reverie.load` and the Hugging Face Hub."""
+"""Write the networks of a run without replay and optimizers: reverie-export run=<folder> out=<new folder>.
+
+reverie-export run=experiments/<run> out=mine              weights, configuration, model card with a score
+reverie-export run=experiments/<run> out=mine video=true   also a video of the first episode
+reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine"))
+hf upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
+"""
 
 import hashlib
 import json
@@ -26,15 +32,6 @@ from .entry import INTERRUPTED
 from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, require_writable
 from .options import own_settings
 
-_USAGE = """\
-Write the networks of a run without its replay and optimizers: reverie-export run=<folder> out=<new folder>
-
-  reverie-export run=experiments/<run> out=mine              weights, configuration, model card with a score
-  reverie-export run=experiments/<run> out=mine video=true   also a video of the first episode
-  reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine"))
-  hf upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
-
-"""
 PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
 _PAGE = """\
 # {name}: DreamerV3 on {environment}
@@ -60,10 +57,10 @@ action = agent.act(observation)
 class ExportConfig:
     """Settings of `reverie-export`, written as key=value."""
 
-    run: str | None = None
+    run: str
     """Folder of the run (its newest checkpoint is exported) or of weights."""
 
-    out: str | None = None
+    out: str
     """New folder for the files."""
 
     episodes: int = 20
@@ -79,8 +76,6 @@ class ExportConfig:
     """Write the first episode to replay.mp4, from its image observations or rendered frames."""
 
     def __post_init__(self) -> None:
-        if not self.out:
-            raise UserError("out is missing. Set a new folder, e.g. out=mine.")
         if os.path.lexists(self.out):
             raise UserError(f"out={self.out} already exists. Set a new folder.")
         require_writable("out", Path(self.out))
@@ -89,7 +84,7 @@ class ExportConfig:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-export` with the arguments of this process."""
-    asked, _ = own_settings(ExportConfig, sys.argv[1:], "export", _USAGE)
+    asked, _ = own_settings(ExportConfig, sys.argv[1:], "export", __doc__)
     card = export_run(asked)
     print(f"{asked.out}: mean {_score(card)} in {count_text(asked.episodes, 'episode')}")
 
@@ -101,7 +96,7 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
         UserError: If the run is a population, cannot be evaluated, or the folder cannot be written.
         SystemExit: With code 130 after Ctrl-C, without writing files.
     """
-    run, out = str(asked.run), Path(str(asked.out))
+    run, out = asked.run, Path(asked.out)
     playing = EvaluateConfig(
         **{name: getattr(asked, name) for name in ("run", "episodes", "max_steps", "seed")},
         video=str(out / VIDEO_FILE) if asked.video else None,

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Sequence
+from dataclasses import MISSING as REQUIRED
 from dataclasses import fields
 from typing import Any, TypeVar, get_type_hints
 
@@ -17,19 +18,20 @@ Settings = TypeVar("Settings")
 
 
 def own_settings(
-    schema: type[Settings], arguments: Sequence[str], command: str, usage: str, prefix: str = ""
+    schema: type[Settings], arguments: Sequence[str], command: str, usage: str | None, prefix: str = ""
 ) -> tuple[Settings, list[str]]:
     """Return the settings written as <prefix><name>=<value>, and all other arguments.
 
-    `schema` is a dataclass of plain values with defaults. With -h or --help, print `usage` and a line for
-    each setting instead.
+    `schema` is a dataclass of plain values. Settings without a default are required. With -h or --help, print
+    `usage` (usually the docstring of the command's module) and a line for each setting instead.
 
     Raises:
         SystemExit: With code 0 after the help.
-        UserError: If an argument is a flag, an unknown setting, an interpolation, or has the wrong type.
+        UserError: If an argument is a flag, an unknown setting, an interpolation, or has the wrong type, or
+            if a required setting is missing.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
-        print(usage + _help(schema, prefix), end="")
+        print(f"{(usage or '').strip()}\n\n{_help(schema, prefix)}")
         raise SystemExit(0)
     mine = [argument for argument in arguments if argument.startswith(prefix)]
     others = [argument for argument in arguments if not argument.startswith(prefix)]
@@ -52,10 +54,12 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
             if not (sign or hint or prefix):
                 hint = f" Did you mean `{next(iter(defaults))}={argument}`?"
             raise UserError(f"{argument} is not a setting of {command} ({names}).{hint}")
-        name = key.removeprefix(prefix)
+        if not text:
+            raise UserError(f"{argument} has no value. Write {key}=VALUE.")
+        name, default = key.removeprefix(prefix), defaults[key]
         kind = get_type_hints(schema)[name]
-        instead = "" if defaults[key] is None else f" for {typed_form(defaults[key])}"
-        refused = wrong_type(argument, kind, f" Omit it{instead}.")
+        instead = "" if default is None else f" for {typed_form(default)}"
+        refused = wrong_type(argument, kind, "" if default is REQUIRED else f" Omit it{instead}.")
         if not is_boolean_if_asked(kind, text):
             raise refused
         # Values are not parsed as YAML, because a folder called 007 is not the number 7. The schema converts
@@ -65,20 +69,32 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         except OmegaConfBaseException as error:
             raise refused from error
         check_number(key, values[name])
+    for key in defaults:
+        if OmegaConf.is_missing(values, name := key.removeprefix(prefix)):
+            raise UserError(f"{key} is missing. Write {key}=VALUE. {_texts(schema)[name]}")
     settings = OmegaConf.to_object(values)
     assert isinstance(settings, schema)
     return settings
 
 
+def _texts(schema: type[Any]) -> dict[str, str]:
+    """Return the docstring of each setting. Docstrings of fields are available only in the source."""
+    source = inspect.getsource(schema)
+    documented = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, re.M | re.S)
+    return {name: " ".join(text.split()) for name, text in documented}
+
+
 def _help(schema: type[Any], prefix: str) -> str:
     """Return a line for each setting with its default, docstring and type."""
-    # Docstrings of fields are available only in the source.
-    documented = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(schema), re.M | re.S)
-    texts, kinds = dict(documented), get_type_hints(schema)
-    pairs = {field.name: f"{prefix}{field.name}={typed_form(field.default)}" for field in fields(schema)}
+    texts, kinds = _texts(schema), get_type_hints(schema)
+    defaults = {field.name: field.default for field in fields(schema)}
+    pairs = {
+        name: f"{prefix}{name}={'VALUE' if default is REQUIRED else typed_form(default)}"
+        for name, default in defaults.items()
+    }
     width = max(map(len, pairs.values()))
     lines = ["Settings, with their defaults:"]
     for name, pair in pairs.items():
-        kind, text = describe(kinds[name]), " ".join(texts[name].split())
-        lines.append(f"  {pair:<{width}}  {text} {kind[0].upper()}{kind[1:]}.")
-    return "\n".join(lines) + "\n"
+        kind = describe(kinds[name])
+        lines.append(f"  {pair:<{width}}  {texts[name]} {kind[0].upper()}{kind[1:]}.")
+    return "\n".join(lines)

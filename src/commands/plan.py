@@ -1,4 +1,12 @@
-"""`reverie-plan`: plan the memory and disk usage of a run from the arguments of `reverie-train`."""
+"""Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6].
+
+  reverie-plan experiment=dreamer_ataripong              the memory of the run, and whether it fits
+  reverie-plan device=cuda model=size50m                 a plan for a GPU, which need not be present
+  reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a GPU of 6 GiB
+  reverie-plan env.num_envs=16 plan.ranks=8              8 ranks on this machine, each and in total
+
+The exit code is 2 if the run does not fit, unless memory.plan=warn.
+"""
 
 import json
 import sys
@@ -19,17 +27,6 @@ from .options import own_settings
 if TYPE_CHECKING:
     from ..utils.ranks import Ranks
 
-_USAGE = """\
-Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6]
-
-  reverie-plan experiment=dreamer_ataripong              the memory of the run, and whether it fits
-  reverie-plan device=cuda model=size50m                 a plan for a GPU, which need not be present
-  reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a GPU of 6 GiB
-  reverie-plan env.num_envs=16 plan.ranks=8              8 ranks on this machine, each and in total
-
-The exit code is 2 if the run does not fit, unless memory.plan=warn.
-
-"""
 # Width of a table that is not printed on a terminal.
 _WIDTH = 150
 
@@ -70,7 +67,7 @@ class PlanConfig:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `reverie-plan`. The exit code is 2 after a mistake or if the run does not fit."""
     words = sys.argv[1:] if arguments is None else arguments
-    plan_config, overrides = own_settings(PlanConfig, words, "plan", _USAGE, "plan.")
+    plan_config, overrides = own_settings(PlanConfig, words, "plan", __doc__, "plan.")
     # This imports torch, after the settings have been checked.
     load("..orchestration", "recipe_of")
     from ..utils.process_group import planned_ranks, started_ranks

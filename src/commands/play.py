@@ -1,4 +1,10 @@
-"""`reverie-play`: play a game side by side with the model's dream of it in a browser."""
+"""Play a game side by side with the world model's dream of it in a browser: reverie-play run=<folder>.
+
+  reverie-play run=pretrained:pong         an agent included in the package
+  reverie-play run=experiments/<run>       the newest checkpoint of a run with images and discrete actions
+
+The page lists its keys. Press Ctrl-C to stop (exit code 130).
+"""
 
 import asyncio
 import getpass
@@ -18,15 +24,6 @@ from ..utils.errors import UserError, exit_on_user_error, require_range, require
 from .evaluate import INTERRUPTED_EXIT_CODE
 from .options import own_settings
 
-_USAGE = """\
-Play a game side by side with the world model's dream of it in a browser: reverie-play run=<folder>
-
-  reverie-play run=pretrained:pong         an agent included in the package
-  reverie-play run=experiments/<run>       the newest checkpoint of a run with images and discrete actions
-
-The page lists its keys. Press Ctrl-C to stop (exit code 130).
-
-"""
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -34,7 +31,7 @@ _EVERYWHERE = ("0.0.0.0", "::")
 class PlayConfig:
     """Settings of `reverie-play`, written as key=value."""
 
-    run: str | None = None
+    run: str
     """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
 
     port: int = 0
@@ -56,10 +53,6 @@ class PlayConfig:
     """Open the page in this machine's browser, except over SSH."""
 
     def __post_init__(self) -> None:
-        if not self.run:
-            raise UserError("run is missing. Set the folder of a run, or run=pretrained:pong.")
-        if not self.host:
-            raise UserError("host= is empty. Set host=127.0.0.1 for this machine only.")
         require_range("", self, "port", ge=0, le=65535)
         require_range("", self, "horizon", ge=1, le=LONGEST_DREAM)
         require_seed(self.seed)
@@ -73,7 +66,6 @@ def play(config: PlayConfig) -> None:
         if error.name != "aiohttp":
             raise
         raise UserError("The page needs aiohttp: pip install -c constraints.txt -e '.[play]'.") from error
-    assert config.run is not None
     print(f"loading {config.run}", flush=True)
     run, agent, step = load_agent(config.run, config.device)
     workflow, image = dreamer_with_pictures(agent, f"run={config.run}")
@@ -116,7 +108,7 @@ def _has_screen() -> bool:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-play` with the arguments of this process."""
-    config, _ = own_settings(PlayConfig, sys.argv[1:], "play", _USAGE)
+    config, _ = own_settings(PlayConfig, sys.argv[1:], "play", __doc__)
     try:
         play(config)
     except KeyboardInterrupt:

@@ -6,7 +6,6 @@
 
 Runs that differ only in their seeds form a group. The report shows the interquartile mean over seeds (with
 fewer than 4, the mean), its 95 % bootstrap interval, each seed as a thin line, and a table of scores.
-
 """
 
 import os
@@ -135,7 +134,7 @@ def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
     typed = [each for each in arguments if each not in names]
     if outs := [each.removeprefix("out=") for each in typed if each.startswith("out=")]:
         typed.append(f"out={','.join(outs)}")
-    config, _ = own_settings(PlotConfig, typed, "plot", __doc__ or "")
+    config, _ = own_settings(PlotConfig, typed, "plot", __doc__)
     for key, sign, _ in (name.partition("=") for name in names):
         if sign and (hint := did_you_mean(key, known)):
             raise UserError(f"{key}= is not a setting of plot.{hint}")

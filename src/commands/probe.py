@@ -1,4 +1,17 @@
-"""`reverie-probe`: measure how well a Pong world model encodes the ball, paddles and points."""
+"""Measure how well a Pong world model encodes the ball, paddles and points: reverie-probe run=<folder>.
+
+  reverie-probe run=experiments/<run>      one line of JSON, for the newest checkpoint
+  reverie-probe run=pretrained:pong        an agent included in the package
+
+The policy plays `episodes` games. Linear probes of the model's features are tested on each game after fitting
+them to all other games. Each number is reported for states with the current frame, and for states imagined
+`imagined_steps` steps beyond the last frame. Eight games of a good policy need a few minutes on one core. The
+numbers describe the policy's own games, which may repeat the same rallies.
+
+  r2      fraction of the variance of ball and paddles explained by a linear probe, with a ball in play
+  drawn   fraction of frames whose decoded ball has at least half of its contrast, between the paddles
+  auc     probability that the reward head ranks a won point above no point, and no point above a lost one
+"""
 
 import json
 import sys
@@ -14,29 +27,12 @@ from .entry import load
 from .evaluate import cut_episodes
 from .options import own_settings
 
-_USAGE = """\
-Measure how well a Pong world model encodes the ball, paddles and points: reverie-probe run=<folder>
-
-  reverie-probe run=experiments/<run>      one line of JSON, for the newest checkpoint
-  reverie-probe run=pretrained:pong        an agent included in the package
-
-The policy plays `episodes` games. Linear probes of the model's features are tested on each game after fitting
-them to all other games. Each number is reported for states with the current frame, and for states imagined
-`imagined_steps` steps beyond the last frame. Eight games of a good policy need a few minutes on one core. The
-numbers describe the policy's own games, which may repeat the same rallies.
-
-  r2      fraction of the variance of ball and paddles explained by a linear probe, with a ball in play
-  drawn   fraction of frames whose decoded ball has at least half of its contrast, between the paddles
-  auc     probability that the reward head ranks a won point above no point, and no point above a lost one
-
-"""
-
 
 @dataclass(kw_only=True, slots=True)
 class ProbeConfig:
     """Settings of `reverie-probe`, written as key=value."""
 
-    run: str | None = None
+    run: str
     """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
 
     episodes: int = 8
@@ -55,8 +51,6 @@ class ProbeConfig:
     """Device of the networks."""
 
     def __post_init__(self) -> None:
-        if not self.run:
-            raise UserError("run is missing. Set the folder of a run, e.g. run=experiments/<run>.")
         require_range("", self, "episodes", ge=2)
         require_range("", self, "imagined_steps", ge=1)
         if self.max_steps <= self.imagined_steps:
@@ -68,7 +62,6 @@ class ProbeConfig:
 
 def probe_run(config: ProbeConfig) -> dict[str, Any]:
     """Return the result of `reverie-probe`."""
-    assert config.run is not None
     run, workflow, step = orchestration.load_agent(config.run, config.device)
     if not isinstance(workflow, world_models.DreamerWorkflow):
         raise UserError(f"run={config.run} is a population, but the probe measures world models.")
@@ -94,7 +87,7 @@ def probe_run(config: ProbeConfig) -> dict[str, Any]:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-probe` with the arguments of this process."""
-    config, _ = own_settings(ProbeConfig, sys.argv[1:], "probe", _USAGE)
+    config, _ = own_settings(ProbeConfig, sys.argv[1:], "probe", __doc__)
     # This imports torch, after the settings have been checked.
     load("..orchestration", "recipe_of")
     print(json.dumps(probe_run(config)))

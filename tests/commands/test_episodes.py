@@ -39,7 +39,7 @@ def test_a_run_is_exported_shown_and_imported(
             ["shaw", "path=e"],
             "shaw is not an action of episodes. Choose show, export, import. Did you mean `show`?",
         ),
-        (["show"], "path is missing. Write path=<folder>."),
+        (["show"], "path is missing. Write path=VALUE. Folder or file of episodes, in any of the formats."),
         (
             ["show", "path=nowhere"],
             "path=nowhere does not exist. Choose a folder with episodes.",

@@ -399,7 +399,7 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
     lines = [line.split(maxsplit=1) for line in shown.out.partition("defaults:\n")[2].splitlines()]
     assert [pair for pair, _ in lines] == [
         *(
-            "run=null",
+            "run=VALUE",
             "episodes=20",
             "max_steps=null",
             "seed=0",
@@ -432,7 +432,7 @@ def test_an_environment_that_breaks_has_no_return(
 def test_a_missing_run_is_named(
     cartpole_run: Path, tmp_path: Path, command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert error_of(capsys, command).startswith("run is missing. Set the folder of a run, e.g. run=")
+    assert error_of(capsys, command).startswith("run is missing. Write run=VALUE. Folder of the run, ")
     wrong = cartpole_run.with_name("rum")
     message = error_of(capsys, lambda: command(f"run={wrong}"))
     assert message == f"run={wrong} is not a folder. Did you mean `{cartpole_run}`?"

@@ -32,11 +32,15 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Play:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ((), "run is missing. Set the folder of a run, or run=pretrained:pong."),
+        (
+            (),
+            "run is missing. Write run=VALUE. Folder of the run, a folder of weights and configuration, or "
+            "`pretrained:<name>`.",
+        ),
         (("run=pretrained:catch", "port=65536"), "port must be in [0, 65535], got 65536."),
         (("run=pretrained:catch", "horizon=0"), "horizon must be in [1, 10000], got 0."),
         (("run=pretrained:catch", "seed=-1"), "seed must be in [0, 2**32), got -1."),
-        (("run=pretrained:catch", "host="), "host= is empty. Set host=127.0.0.1 for this machine only."),
+        (("run=pretrained:catch", "host="), "host= has no value. Write host=VALUE."),
         (
             ("run=pretrained:cartpole",),
             "run=pretrained:cartpole: CartPole-v1 has no image observation to show.",

@@ -56,7 +56,7 @@ def test_help_has_a_line_for_each_setting(flag: str, capsys: pytest.CaptureFixtu
         own_settings(Errand, ["go.place=x", flag], "go", "Go.\n", "go.")
     assert ended.value.code == 0
     assert capsys.readouterr().out == (
-        "Go.\nSettings, with their defaults:\n"
+        "Go.\n\nSettings, with their defaults:\n"
         "  go.place=home   Destination, in a docstring of two lines. Text or null.\n"
         "  go.hours=1.5    How long. A number.\n"
         "  go.device=auto  On what. One of auto, cpu, cuda.\n"
@@ -66,3 +66,28 @@ def test_help_has_a_line_for_each_setting(flag: str, capsys: pytest.CaptureFixtu
 def test_a_value_without_a_key_is_probably_that_of_the_first_setting() -> None:
     with pytest.raises(UserError, match=r"Did you mean `place=pretrained:pong`\?"):
         own_settings(Errand, ["pretrained:pong"], "go", "")
+
+
+@dataclass(kw_only=True, slots=True)
+class Delivery:
+    """Settings with a required one."""
+
+    parcel: str
+    """Number of the parcel."""
+
+    weight: float = 1.0
+    """Kilograms."""
+
+
+def test_a_setting_without_a_default_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = r"^parcel is missing. Write parcel=VALUE. Number of the parcel.$"
+    with pytest.raises(UserError, match=missing):
+        own_settings(Delivery, ["weight=2"], "go", "")
+    with pytest.raises(UserError, match=r"^parcel=null: parcel must be text, got `null`.$"):
+        own_settings(Delivery, ["parcel=null"], "go", "")
+    with pytest.raises(UserError, match=r"^parcel= has no value. Write parcel=VALUE.$"):
+        own_settings(Delivery, ["parcel="], "go", "")
+    assert own_settings(Delivery, ["parcel=7"], "go", "")[0] == Delivery(parcel="7")
+    with pytest.raises(SystemExit):
+        own_settings(Delivery, ["--help"], "go", "")
+    assert "\n  parcel=VALUE  Number of the parcel. Text.\n" in capsys.readouterr().out

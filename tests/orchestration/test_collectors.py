@@ -155,7 +155,6 @@ def test_ranks_and_a_run_without_collectors_are_refused(catch_run: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "address is missing"),
         ({"address": "head"}, "address=head has no port. Example: address=10.0.0.1:6379."),
         ({"address": "head:1", "collectors": 0}, "collectors must be at least 1, got 0."),
     ],
