@@ -18,7 +18,6 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayStorage
-from ..config.compose import compose_jobs
 from ..config.dreamer import DreamerTrainConfig
 from ..config.overrides import as_typed, check_setting, parse
 from ..config.population import Engine
@@ -226,6 +225,9 @@ def _single_settings(
             singles.append(change)
             continue
         check_change(change, fixed)
+        # Only this rare change needs the composition.
+        from ..config.compose import compose_jobs
+
         [job] = compose_jobs([f"workflow={config.workflow.value}", str(change.input_line)])
         containers = (OmegaConf.to_container(each[GROUP], enum_to_str=True) for each in (job, config))
         chosen, saved = (dict(leaves(each, f"{GROUP}.")) for each in containers)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -29,10 +29,11 @@ from ...workflows.world_models import (
     CUDAGraphDreamer,
     DreamerWorkflow,
 )
-from ..orchestrator import AnyParts, OpenedRun, Parts, begin_run, build_replay
-from ..world_model_orchestrator import WorldModelOrchestrator
 from .dry_run import autocast_dtype, dry_run, replay_spec, updates_on_zeros, workflow_config
-from .loop_state import require_windows
+
+if TYPE_CHECKING:
+    from ..orchestrator import AnyParts, OpenedRun
+    from ..world_model_orchestrator import WorldModelOrchestrator
 
 
 def check_share(config: DreamerTrainConfig, size: int) -> None:
@@ -108,8 +109,12 @@ class DreamerRecipe:
     def __init__(self, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
 
-    def build(self, config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
+    def build(self, config: DreamerTrainConfig, run_dir: Path) -> "AnyParts":
         """Seed the global generators and return the components of a run with initial parameters."""
+        # Loading an agent needs neither these components nor the loop.
+        from ..orchestrator import Parts, begin_run, build_replay
+        from .loop_state import require_windows
+
         snapshots = begin_run(config, run_dir)
         own, first = share_of(config, self.ranks.size), self.ranks.slice_of(config.env.num_envs).start
         environment = None
@@ -235,9 +240,11 @@ class DreamerRecipe:
             lines["warm-up"] = f"world model only for the first {first}"
         return lines
 
-    def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
+    def orchestrator(self, opened: "OpenedRun") -> "WorldModelOrchestrator":
         """Return the run, ready to start or resume."""
         if not cast(DreamerTrainConfig, opened.config).collect.collectors:
+            from ..world_model_orchestrator import WorldModelOrchestrator
+
             return WorldModelOrchestrator(opened)
         from .learner import LearnerOrchestrator
 
