@@ -19,7 +19,6 @@ from ..utils.compilation import why_not_compiled
 from ..utils.logging.console import Heartbeat, configure_logging, shows_bar, still
 from ..utils.process_group import joined
 from ..utils.ranks import Ranks
-from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .orchestrator import AnyParts, OpenedRun, Orchestrator
 from .outlook import outlook
@@ -133,19 +132,7 @@ def _log_start(
     threads: str | None,
 ) -> None:
     """Log notices, banner and plan."""
-    spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
-    parameters = parts.workflow.num_parameters
-    guaranteed = parts.replay.plan.guaranteed if config.buffer.compressed else None
-    banner = start_banner(
-        config,
-        spec,
-        recipe,
-        parameters=parameters,
-        replay_bytes=replay_bytes,
-        guaranteed=guaranteed,
-        codes=outlook(parts.replay),
-        threads=threads,
-    )
+    banner = start_banner(config, recipe, parts, threads)
     for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
         _LOG.info(line)
     for resource in plan.over if plan else []:
@@ -161,26 +148,16 @@ def _try_compiler(config: TrainConfig, signals: Signals) -> None:
 
 
 def start_banner(
-    config: TrainConfig,
-    spec: EnvSpec,
-    recipe: RunRecipe,
-    *,
-    parameters: int,
-    replay_bytes: int,
-    guaranteed: int | None = None,
-    codes: str | None = None,
-    threads: str | None = None,
+    config: TrainConfig, recipe: RunRecipe, parts: AnyParts, threads: str | None = None
 ) -> list[str]:
     """Return a summary of a run before its start, one line per item.
 
-    `parameters` is the number of trained parameters. `guaranteed` is the number of records that always fit a
-    compressed replay. `codes` is the outlook of a replay that already has compressed records. `threads` is
-    the number of CPU threads with its reason.
+    `threads` is the number of CPU threads with its reason.
     """
-    buffer = config.buffer
-    records = count_text(buffer.capacity, "record")
-    if guaranteed is not None:
-        records = f"up to {records}, at least {guaranteed:,} if incompressible"
+    buffer, replay, spec = config.buffer, parts.replay, parts.environment.spec
+    records, codes = count_text(buffer.capacity, "record"), outlook(replay)
+    if buffer.compressed:
+        records = f"up to {records}, at least {replay.plan.guaranteed:,} if incompressible"
     lines = {
         "run": f"{config.name} (seed {config.seed})",
         "environment": f"{spec.name}, {count_text(spec.num_envs, 'environment')}, "
@@ -190,8 +167,8 @@ def start_banner(
         "device": f"{config.device.value} (precision={config.precision.value}, "
         f"compile={config.compile.value})",
         **({"threads": threads} if threads else {}),
-        "model": f"{recipe.model_name(config)}, {count_text(parameters, 'parameter')}",
-        "replay": f"{records} ({size_text(replay_bytes)} in {buffer.storage.value})",
+        "model": f"{recipe.model_name(config)}, {count_text(parts.workflow.num_parameters, 'parameter')}",
+        "replay": f"{records} ({size_text(replay.nbytes())} in {buffer.storage.value})",
         **({"compression": codes} if codes else {}),
         **({"prefill": f"episodes of {buffer.prefill}"} if buffer.prefill else {}),
     }

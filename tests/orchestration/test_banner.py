@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from reverie.config.presets import device_notice
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig
 from reverie.models import ModelConfig
+from reverie.orchestration.orchestrator import AnyParts
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.run import start_banner
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
@@ -32,15 +35,27 @@ def pong_100k(*overrides: str) -> TrainConfig:
     return typed(job)
 
 
+def banner_of(
+    config: TrainConfig, env: EnvSpec = PONG, parameters: int = 1, replay_bytes: int = 1
+) -> list[str]:
+    """Return the banner of a run with components that only have their sizes."""
+    parts = SimpleNamespace(
+        environment=SimpleNamespace(spec=env),
+        replay=SimpleNamespace(nbytes=lambda: replay_bytes, stats=dict),
+        workflow=SimpleNamespace(num_parameters=parameters),
+    )
+    return start_banner(config, recipe_of(config), cast(AnyParts, parts))
+
+
 def updates(config: TrainConfig) -> str:
-    lines = start_banner(config, PONG, recipe_of(config), parameters=1, replay_bytes=1)
+    lines = banner_of(config)
     [line] = [line for line in lines if line.startswith("updates")]
     return line.removeprefix("updates").strip()
 
 
 def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     config = pong_100k("precision=float32")
-    assert start_banner(config, PONG, recipe_of(config), parameters=686_456, replay_bytes=3 * 2**29) == [
+    assert banner_of(config, PONG, 686_456, 3 * 2**29) == [
         "run          dreamer_atari100k_pong (seed 0)",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "observation  image uint8 64x64x3",
@@ -57,9 +72,7 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
 
 def test_what_was_converted_is_part_of_the_banner() -> None:
     converted = replace(PONG, notices=("`a` is an image", "`b` too"))
-    assert "observation  image uint8 64x64x3; `a` is an image; `b` too" in start_banner(
-        pong_100k(), converted, recipe_of(pong_100k()), parameters=1, replay_bytes=1
-    )
+    assert "observation  image uint8 64x64x3; `a` is an image; `b` too" in banner_of(pong_100k(), converted)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +86,7 @@ def test_what_was_converted_is_part_of_the_banner() -> None:
 def test_the_banner_shows_actions_and_each_observation(action: ActionSpec, line: str) -> None:
     parts = {"map": ArraySpec((64, 64, 1), np.dtype(np.uint8)), "speed": ArraySpec((2,))}
     env, config = replace(PONG, observation=parts, action=action), pong_100k()
-    lines = start_banner(config, env, recipe_of(config), parameters=1, replay_bytes=1)
+    lines = banner_of(config, env)
     assert line in lines and "observation  map uint8 64x64x1, speed float32 2" in lines
 
 
@@ -85,9 +98,7 @@ def test_no_count_of_one_is_in_the_plural() -> None:
         "env.num_envs=1",
         "env.action_repeat=1",
     )
-    lines = start_banner(
-        config, replace(PONG, num_envs=1, action_repeat=1), recipe_of(config), parameters=1, replay_bytes=1
-    )
+    lines = banner_of(config, replace(PONG, num_envs=1, action_repeat=1))
     assert re.findall(r"(?<![\d.,])1 (?:\w+ )?\w+s\b", "\n".join(lines)) == []
 
 
@@ -109,13 +120,7 @@ def test_a_run_without_an_experiment_is_named_after_its_environment(
 
 
 def test_a_warm_up_is_part_of_the_banner() -> None:
-    lines = start_banner(
-        pong_100k("training.warmup_steps=25000"),
-        PONG,
-        recipe_of(pong_100k("training.warmup_steps=25000")),
-        parameters=1,
-        replay_bytes=1,
-    )
+    lines = banner_of(pong_100k("training.warmup_steps=25000"))
     assert "warm-up      world model only for the first 25,000 agent steps" in lines
 
 
