@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from hydra.core.override_parser.types import Quote, QuotedString
 
 from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import unknown_maker_of
@@ -33,9 +34,6 @@ _LOG = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE | re.ASCII)
 """Strings that need no quotes in Hydra's grammar."""
-
-_ESCAPED = re.compile(r'(\\*)("|$)')
-"""Backslashes that Hydra treats as escapes, because a quote or the end follows."""
 
 
 @dataclass(frozen=True, init=False)
@@ -232,9 +230,4 @@ def _text_of(key: str, value: Any) -> str:
     text = str(value)
     if "${" in text:
         raise UserError(f"{key} must not contain `${{`, which refers to another setting, got {text}.")
-    return text if _PLAIN.fullmatch(text) else f'"{_ESCAPED.sub(_escape, text)}"'
-
-
-def _escape(found: re.Match[str]) -> str:
-    """Escape backslashes and the quote after them, if any, for Hydra."""
-    return 2 * found[1] + ('\\"' if found[2] else "")
+    return text if _PLAIN.fullmatch(text) else QuotedString(text, Quote.double).with_quotes()
