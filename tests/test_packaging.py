@@ -106,7 +106,7 @@ def test_the_wheel_holds_the_code_and_the_configurations_and_nothing_else(built:
     expected |= {f"reverie/configs/{name}" for name in relative_files(ROOT / "configs", "*.py", "*.yaml")}
     expected |= {"reverie/orchestration/on_track/pong.json", "reverie/play/page.html"}
     expected |= {"reverie/orchestration/on_track/published.json.gz"}
-    expected.add("reverie/utils/html_page.css")
+    expected |= {"reverie/commands/model_card.md", "reverie/utils/html_page.css"}
     networks = ROOT / "src" / "pretrained"
     expected |= {
         f"reverie/pretrained/{name}" for name in relative_files(networks, "*.yaml", "*.json", "*.safetensors")

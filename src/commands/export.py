@@ -33,24 +33,6 @@ from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, requi
 from .options import own_settings
 
 PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
-_PAGE = """\
-# {name}: DreamerV3 on {environment}
-
-Mean return of {played}: **{score}** (policy `{policy}`, seed
-{evaluation_seed}{cut}). Trained for {steps} with seed {seed}, by Reverie {reverie}.
-
-```python
-import reverie
-
-agent = reverie.load("hub:<owner>/<name>")  # or the folder of this file
-env = agent.make_env()
-observation, info = env.reset()
-action = agent.act(observation)
-```
-
-`config.yaml` contains every setting of the run, `weights.safetensors` the world model, actor and critic, and
-`card.json` these numbers. `reverie-train resume=hub:<owner>/<name>` continues training from the weights.
-"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -161,13 +143,18 @@ def _page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
         "tags": ["reverie", "dreamerv3", "world-models", "reinforcement-learning", environment],
         "model-index": [{"name": name, "results": [result]}],
     }
-    text = _PAGE.format(
-        **card,
-        name=name,
-        score=score,
-        played=count_text(card["episodes"], "episode"),
-        cut="" if max_steps is None else f", episodes cut after {count_text(max_steps, 'step')}",
-        steps="an unknown number of agent steps" if step is None else count_text(step, "agent step"),
-        reverie=__version__,
+    text = (
+        Path(__file__)
+        .with_name("model_card.md")
+        .read_text()
+        .format(
+            **card,
+            name=name,
+            score=score,
+            played=count_text(card["episodes"], "episode"),
+            cut="" if max_steps is None else f", episodes cut after {count_text(max_steps, 'step')}",
+            steps="an unknown number of agent steps" if step is None else count_text(step, "agent step"),
+            reverie=__version__,
+        )
     )
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{text}"
