@@ -21,7 +21,6 @@ from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.shards import checkpoint_of_rank
 from ..config.schema import Device
 from ..episodes import (
-    CONVERTER,
     MOST_CHOICES,
     EpisodeSpec,
     Format,
@@ -93,11 +92,6 @@ def main(arguments: list[str] | None = None) -> None:
         hint = did_you_mean(word, actions)
         raise UserError(f"{word} is not an action of episodes. Choose {', '.join(actions)}.{hint}")
     schema, action = actions[word]
-    if "format=dreamerv3-torch" in others:
-        raise UserError(
-            "format=dreamerv3-torch is not needed: dreamerv3-torch reads format=own, and "
-            f"{CONVERTER} converts its episodes."
-        )
     settings, _ = own_settings(schema, others, f"episodes {word}", __doc__)
     action(settings)
 

@@ -54,11 +54,6 @@ def test_a_run_is_exported_shown_and_imported(
             "format=minary: format must be one of own, dreamerv3, minari, got `minary`. Did you mean",
         ),
         (
-            ["export", "run=r", "to=e", "format=dreamerv3-torch"],
-            "format=dreamerv3-torch is not needed: dreamerv3-torch reads format=own, and "
-            "examples/convert_dreamerv3_torch.py converts its episodes.",
-        ),
-        (
             ["import", "path=e", "too=f"],
             "too=f is not a setting of episodes import (path=, to=, choices=)",
         ),
