@@ -127,7 +127,7 @@ def show(plan: MemoryPlan, console: Console) -> None:
 def verdict_text(plan: MemoryPlan) -> str:
     """Return whether a plan fits, with the need of each resource and the limits that it exceeds."""
     needs = [
-        f"{each.name} {_need(each)}{'' if each.fits else f', over {limit_text(each)}'}"
+        f"{each.name} {need_text(each)}{'' if each.fits else f', over {limit_text(each)}'}"
         for each in plan.resources
     ]
     return f"{'Does not fit' if plan.over else 'Fits'}: {', '.join(needs)}."
@@ -137,7 +137,7 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
     """Return a plan as one line, or as a line per resource with its largest rows if a limit is exceeded."""
     if not plan.over:
         totals = [
-            f"{r.name} {_need(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
+            f"{r.name} {need_text(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
             for r in plan.resources
         ]
         return [f"plan  {', '.join(totals)}"]
@@ -147,12 +147,12 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
         parts = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
         if rest := sum(row.nbytes for row in rows[_SHOWN_IN_LOG:]):
             parts.append(f"other {size_text(rest)}")
-        total = f"{_need(resource)} of {limit_text(resource)}"
+        total = f"{need_text(resource)} of {limit_text(resource)}"
         lines.append(f"plan  {resource.name:<{width}}  {total}: {', '.join(parts)}")
     return lines
 
 
-def _need(resource: Resource) -> str:
+def need_text(resource: Resource) -> str:
     """Format the need of a resource: "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
     ranks = f" ({count_text(resource.num_sharing, 'rank')} of {size_text(resource.total_bytes)})"
     return size_text(resource.shared_bytes) + (ranks if resource.num_sharing > 1 else "")

@@ -16,10 +16,10 @@ from ..config.schema import Device, TrainConfig
 from ..memory.config import OnPlan
 from ..utils.errors import UserError
 from ..utils.timestep import EnvSpec
-from ..utils.units import count_text, size_text
+from ..utils.units import size_text
 from .plan import plan_run
 from .recipe import Recipe
-from .resources import ADDRESS, DISK, GPU, HOST, MemoryPlan, Resource, limit_text
+from .resources import ADDRESS, DISK, GPU, HOST, MemoryPlan, Resource, limit_text, need_text
 
 Compose = Callable[[str], TrainConfig]
 """Returns the configuration of the same command line with an additional override, a group's choice."""
@@ -48,15 +48,10 @@ def require_fit(
 
 def over_text(resource: Resource) -> str:
     """Return a sentence (without its period) about a resource that exceeds its limit."""
-    total = resource.total_bytes
-    ranks = (
-        f" on {count_text(resource.num_sharing, 'rank')}, {size_text(total)} on each"
-        if resource.num_sharing > 1
-        else ""
-    )
     rows = sorted(resource.rows, key=lambda row: -row.nbytes)[:2]
-    largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _SHOWN_SHARE * total]
-    needed = f"{size_text(resource.shared_bytes)} of {resource.name}{ranks} ({', '.join(largest)})"
+    least = _SHOWN_SHARE * resource.total_bytes
+    largest = ", ".join(f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > least)
+    needed = f"{need_text(resource)} of {resource.name} ({largest})"
     return f"This run needs {needed}, over {limit_text(resource)}"
 
 

@@ -248,7 +248,7 @@ def test_ranks_that_do_not_fit_together_are_refused_with_changes_of_the_whole_ru
         "plan.ranks=2",
     )
     error = error_of(capsys, lambda: main(large), has_output=True)
-    assert re.match(r"This run needs \S+ GiB of host RAM on 2 ranks, \S+ GiB on each \(replay ", error)
+    assert re.match(r"This run needs \S+ GiB \(2 ranks of \S+ GiB\) of host RAM \(replay ", error)
     [capacity] = map(int, re.findall(r"Set buffer.capacity=(\d+)", error))
     warn = (*large, "memory.plan=warn")
     assert planned(capsys, *large, f"buffer.capacity={capacity}")["fits"]
