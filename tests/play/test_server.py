@@ -193,7 +193,7 @@ def test_a_malformed_host_or_origin_is_refused(address: str, caplog: pytest.LogC
                     assert await status_of(port, path, b"Host: " + malformed) in (400, 403), malformed
                 headers = (b"Host: " + host, b"Origin: http://" + malformed)
                 assert await status_of(port, "/socket", *headers) == 403, malformed
-            for malformed in (b"", b"x", host, b"//" + host, b"http:" + host, b"http://%s/" % host):
+            for malformed in (b"", b"x", host, b"http:" + host):
                 headers = (b"Host: " + host, b"Origin: " + malformed)
                 assert await status_of(port, "/socket", *headers) == 403, malformed
 
