@@ -22,7 +22,6 @@ from ..planning.recipe import environment_spec
 from ..utils.metrics import PhaseTimer
 from ..utils.ranks import ALONE, Ranks
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
-from .outlook import OutlookOnce
 from .recipes import recipe_of
 from .reports import Reports
 from .signals import Signals
@@ -94,7 +93,6 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         self.is_best = False
         # `open_run` sets this.
         self.mirror: Mirror | None = None
-        self._outlook = OutlookOnce(self.parts.replay)
 
     @abstractmethod
     def run(self) -> StopReason:
@@ -129,8 +127,6 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
             counters, found = self.guard.counters(), components(self.parts, others)
             metrics = diagnostics(counters, self.parts)
             metrics |= self.guard.sample(self.step, counters, self.roots(), found)
-        if steady := self._outlook(self.step):
-            _LOG.info("step %s: replay: %s", f"{self.step:,}", steady)
         return metrics
 
     def report_memory(self) -> None:

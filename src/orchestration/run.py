@@ -21,7 +21,6 @@ from ..utils.process_group import joined
 from ..utils.ranks import Ranks
 from ..utils.units import count_text, size_text
 from .orchestrator import AnyParts, OpenedRun, Orchestrator
-from .outlook import outlook
 from .recipes import RunRecipe
 from .reports import Reports
 from .signals import Signals
@@ -155,7 +154,7 @@ def start_banner(
     `threads` is the number of CPU threads with its reason.
     """
     buffer, replay, spec = config.buffer, parts.replay, parts.environment.spec
-    records, codes = count_text(buffer.capacity, "record"), outlook(replay)
+    records = count_text(buffer.capacity, "record")
     if buffer.compressed:
         records = f"up to {records}, at least {replay.plan.guaranteed:,} if incompressible"
     lines = {
@@ -169,7 +168,6 @@ def start_banner(
         **({"threads": threads} if threads else {}),
         "model": f"{recipe.model_name(config)}, {count_text(parts.workflow.num_parameters, 'parameter')}",
         "replay": f"{records} ({size_text(replay.nbytes())} in {buffer.storage.value})",
-        **({"compression": codes} if codes else {}),
         **({"prefill": f"episodes of {buffer.prefill}"} if buffer.prefill else {}),
     }
     lines |= recipe.banner_lines(config, spec)

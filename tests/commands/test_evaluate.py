@@ -369,7 +369,7 @@ MISTAKES = {
     "unknown policy": (["policy=best"], ["policy must be one of sample, mode, got `best`."]),
     "unknown device": (["device=gpu"], ["device must be one of auto, cpu, cuda, got `gpu`."]),
     "unknown kind of video": (["video=out.avi"], ["video=out.avi", ".mp4 or .gif", "Use video=out.mp4."]),
-    "video without a name": (["video="], ["video=. must end in .mp4 or .gif", "Use video=episode.mp4."]),
+    "video without a name": (["video="], ["video= has no value. Write video=VALUE."]),
 }
 
 

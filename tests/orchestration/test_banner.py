@@ -41,7 +41,7 @@ def banner_of(
     """Return the banner of a run with components that only have their sizes."""
     parts = SimpleNamespace(
         environment=SimpleNamespace(spec=env),
-        replay=SimpleNamespace(nbytes=lambda: replay_bytes, stats=dict),
+        replay=SimpleNamespace(nbytes=lambda: replay_bytes),
         workflow=SimpleNamespace(num_parameters=parameters),
     )
     return start_banner(config, recipe_of(config), cast(AnyParts, parts))
