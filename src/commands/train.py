@@ -187,12 +187,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
         repair = "Raise the file size limit (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
     folder = folder_of_run(Path(config.run_dir), started_ranks())
-    if list_checkpoints(folder):
-        then = f"continue with resume={folder}"
-    elif (folder / CONFIG_FILE).exists():
-        then = f"restart with resume={folder} (there is no checkpoint yet)"
-    else:
-        then = "start again"
+    then = f"continue with resume={folder}" if (folder / CONFIG_FILE).exists() else "start again"
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 

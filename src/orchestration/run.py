@@ -14,7 +14,7 @@ from ..checkpoints.run_folder import locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig
-from ..planning import MemoryPlan, Preflight, over_text, plan_lines
+from ..planning import MemoryPlan, Preflight, over_text, plan_line
 from ..utils.compilation import why_not_compiled
 from ..utils.logging.console import Heartbeat, configure_logging, shows_bar, still
 from ..utils.process_group import joined
@@ -132,7 +132,7 @@ def _log_start(
 ) -> None:
     """Log notices, banner and plan."""
     banner = start_banner(config, recipe, parts, threads)
-    for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
+    for line in [*notices, *banner, *([plan_line(plan)] if plan else [])]:
         _LOG.info(line)
     for resource in plan.over if plan else []:
         _LOG.warning(over_text(resource))

@@ -10,7 +10,7 @@ from .resources import HOST as HOST
 from .resources import MemoryPlan as MemoryPlan
 from .resources import Resource as Resource
 from .resources import Row as Row
-from .resources import plan_lines as plan_lines
+from .resources import plan_line as plan_line
 from .resources import show as show
 from .suggestions import largest_fit as largest_fit
 from .suggestions import over_text as over_text

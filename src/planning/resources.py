@@ -10,7 +10,6 @@ from rich.text import Text
 from ..utils.units import count_text, size_text
 
 HOST, GPU, DISK, ADDRESS = "host RAM", "GPU memory", "disk", "address space"
-_SHOWN_IN_LOG = 4
 
 
 class Basis(Enum):
@@ -133,23 +132,13 @@ def verdict_text(plan: MemoryPlan) -> str:
     return f"{'Does not fit' if plan.over else 'Fits'}: {', '.join(needs)}."
 
 
-def plan_lines(plan: MemoryPlan) -> list[str]:
-    """Return a plan as one line, or as a line per resource with its largest rows if a limit is exceeded."""
-    if not plan.over:
-        totals = [
-            f"{r.name} {need_text(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
-            for r in plan.resources
-        ]
-        return [f"plan  {', '.join(totals)}"]
-    width, lines = max(len(resource.name) for resource in plan.resources), []
-    for resource in plan.resources:
-        rows = sorted(resource.rows, key=lambda row: -row.nbytes)
-        parts = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
-        if rest := sum(row.nbytes for row in rows[_SHOWN_IN_LOG:]):
-            parts.append(f"other {size_text(rest)}")
-        total = f"{need_text(resource)} of {limit_text(resource)}"
-        lines.append(f"plan  {resource.name:<{width}}  {total}: {', '.join(parts)}")
-    return lines
+def plan_line(plan: MemoryPlan) -> str:
+    """Return the need and the limit of each resource as a line for the log."""
+    totals = [
+        f"{r.name} {need_text(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
+        for r in plan.resources
+    ]
+    return f"plan  {', '.join(totals)}"
 
 
 def need_text(resource: Resource) -> str:
