@@ -104,16 +104,13 @@ def measure(
         if is_late or found[count][0] > _HOPELESS * min(found.values())[0]:
             break
     rounds = 1
-    while True:
-        elapsed = clock() - began
-        if elapsed > (seconds if rounds >= _LEAST_ROUNDS else seconds * _LONGEST_SECONDS):
-            return _medians(found)
+    while clock() - began <= (seconds if rounds >= _LEAST_ROUNDS else seconds * _LONGEST_SECONDS):
         medians = _medians(found)
-        for count in [
-            each for each, median in medians.items() if median <= _HOPELESS * min(medians.values())
-        ]:
-            found[count].append(timed(update, count))
+        for count, median in medians.items():
+            if median <= _HOPELESS * min(medians.values()):
+                found[count].append(timed(update, count))
         rounds += 1
+    return _medians(found)
 
 
 def _medians(found: dict[int, list[float]]) -> dict[int, float]:
