@@ -61,8 +61,7 @@ class PopulationRecipe:
             learning = f" and training.learning_starts={starts}" if config.population.gradient else ""
             raise UserError(
                 f"buffer.capacity={capacity} is too small for an episode of {count_text(episode, 'record')}"
-                f"{learning}. "
-                f"Set buffer.capacity={needed} or more."
+                f"{learning}. Set buffer.capacity={needed} or more."
             )
         if config.engine is Engine.ray and config.ray.address is None:
             require_room(config, env, config.ray.object_store_mib * 2**20)
