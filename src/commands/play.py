@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ..config.schema import Device
 from ..orchestration.trained import load_agent
 from ..play import DreamSession, action_names, key_map
-from ..play.session import LONGEST_DREAM, dreamer_with_pictures
+from ..play.session import LONGEST_DREAM, choices_of, dreamer_with_pictures
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from .evaluate import INTERRUPTED_EXIT_CODE
 from .options import own_settings
@@ -69,7 +69,7 @@ def play(config: PlayConfig) -> None:
     print(f"loading {config.run}", flush=True)
     run, agent, step = load_agent(config.run, config.device)
     workflow, image = dreamer_with_pictures(agent, f"run={config.run}")
-    names = action_names(run.env, workflow.env.action.size)
+    names = action_names(run.env, len(choices_of(workflow.env.action)))
     facts = {"run": config.run, "environment": workflow.env.name, "trained_steps": step, "seed": config.seed}
     with closing(DreamSession(workflow, run.env, image, config.horizon)) as session:
         session.restart(config.seed)

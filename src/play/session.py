@@ -13,7 +13,7 @@ from ..envs import EnvConfig, VectorEnvironment, make_environment
 from ..models import LatentState, Noise, categorical_kl, unimix_log_probs
 from ..utils.errors import UserError
 from ..utils.seeding import named_seed, torch_generator
-from ..utils.timestep import TimeStep
+from ..utils.timestep import ActionSpec, TimeStep
 from ..workflows import Agent
 from ..workflows.world_models import DreamerWorkflow
 
@@ -34,7 +34,7 @@ class Frame:
     """(H, 3 W, 3): the game, the dream and the absolute difference."""
 
     action: int | None
-    """The last action, or None at the start of an episode or a dream."""
+    """The last action, or None at the start of an episode or a dream, or if no key selects it."""
 
     step: int
     """Number of steps in the episode."""
@@ -87,6 +87,7 @@ class DreamSession:
     def __init__(self, workflow: DreamerWorkflow, env: EnvConfig, image: str, horizon: int) -> None:
         self._workflow, self._image = workflow, image
         self._env = replace(env, num_envs=1)
+        self._choices = choices_of(workflow.env.action).to(workflow.device)
         self.horizon = horizon
         height, width, channels = workflow.env.observation[image].shape
         self._kept = np.zeros((KEPT_FRAMES, height, 3 * width, channels), np.uint8)
@@ -142,15 +143,15 @@ class DreamSession:
         Raises:
             EnvironmentCrashed: If the environment fails too often.
         """
-        size, device = self._workflow.env.action.size, self._workflow.device
-        chosen = self._agent_action() if action is None else torch.eye(size, device=device)[[action]]
+        chosen = self._agent_action() if action is None else self._choices[[action]]
         self._advance(chosen)
         if self._now.arrival.is_first[0] or self._age >= self.horizon:
             return self.begin_dream()
         rssm = self._workflow.world_model.rssm
         states, _ = rssm.imagine(self._dream, lambda *_: chosen, rssm.noise(self._noise["dream"], 1, 1))
         self._dream, self._age = states[-1], self._age + 1
-        return self._show(int(chosen.argmax()))
+        is_chosen = (self._choices == chosen).all(1)
+        return self._show(int(is_chosen.int().argmax()) if is_chosen.any() else None)
 
     def frames(self) -> NDArray[np.uint8]:
         """Return a copy of the last pictures, oldest first: (T, H, 3 W, 3), T at most `KEPT_FRAMES`."""
@@ -237,6 +238,20 @@ class DreamSession:
         return np.concatenate([real, dream, difference], axis=1)
 
 
+def choices_of(action: ActionSpec) -> Tensor:
+    """Return the actions that keys can select, (choices, A).
+
+    Continuous actions are zeros, and each number at 1 and at -1.
+
+    >>> choices_of(ActionSpec(1, is_discrete=False)).tolist()
+    [[0.0], [1.0], [-1.0]]
+    """
+    ones = torch.eye(action.size)
+    if action.is_discrete:
+        return ones
+    return torch.cat([torch.zeros(1, action.size), torch.stack([ones, -ones], 1).flatten(0, 1)])
+
+
 def _pair(numbers: Tensor) -> Pair:
     real, dream = numbers.tolist()
     return real, dream
@@ -248,14 +263,14 @@ def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, st
     `asked` is the user's input that selected the agent.
 
     Raises:
-        UserError: If it has no world model, image, decoder or single discrete action.
+        UserError: If it has no world model, image or decoder, or several discrete actions.
     """
     if not isinstance(agent, DreamerWorkflow):
         raise UserError(f"{asked} is a population, which has no world model and cannot dream.")
     images = [key for key, spec in agent.env.observation.items() if spec.is_image]
     if not images:
         raise UserError(f"{asked}: {agent.env.name} has no image observation to show.")
-    if not agent.env.action.is_onehot:
+    if agent.env.action.parts:
         raise UserError(f"{asked}: {agent.env.name} has no single discrete action that keys could select.")
     if agent.world_model.decoder is None:
         raise UserError(

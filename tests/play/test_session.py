@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from reverie.play import DreamSession, Frame, action_names, key_map
 from reverie.play.session import KEPT_FRAMES, SKIPPED_STEPS, dreamer_with_pictures
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed, torch_generator
-from reverie.utils.timestep import TimeStep
+from reverie.utils.timestep import ActionSpec, TimeStep
 from reverie.workflows.world_models import DreamerWorkflow
 from reverie.workflows.world_models.config import DecoderUse, Objective
 
@@ -154,13 +154,19 @@ def test_memory_is_flat(session: DreamSession) -> None:
     no_growth(steps=60)(lambda: session.step(None))()
 
 
+def of_two_choices() -> DreamerWorkflow:
+    workflow = tiny_workflow(IMAGE)
+    workflow.env = replace(workflow.env, action=ActionSpec(5, is_discrete=True, parts=(2, 3)))
+    return workflow
+
+
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
         (object(), "run=x is a population, which has no world model and cannot dream."),
         (tiny_workflow(), "run=x: tiny has no image observation to show."),
         (
-            tiny_workflow(IMAGE, is_discrete=False),
+            of_two_choices(),
             "run=x: tiny has no single discrete action that keys could select.",
         ),
         (
