@@ -57,7 +57,8 @@ class Reports:
     ) -> None:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
         self.writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
-        self._progress = Progress(config.training.total_timesteps, progress, resume_step or 0)
+        total_steps = config.training.total_timesteps
+        self._progress = Progress(total_steps, progress, resume_step or 0, spec.action_repeat)
         self.planned_mb = planned_mb
         self._threads = config.threads or torch.get_num_threads()
         self._last_return: float | None = None
@@ -115,11 +116,12 @@ class Reports:
             )
 
     def _speeds(self, step: int, updates: int) -> dict[str, float]:
-        """Return the speeds since the last call."""
+        """Return the environment steps so far, and the speeds since the last call."""
         now, (then, then_step, then_updates) = time.monotonic(), self._since
         self._since = (now, step, updates)
         seconds = max(now - then, 1e-9)
         return {
+            "env_steps": step * self._action_repeat,
             "speed/steps_per_second": (step - then_step) / seconds,
             "speed/frames_per_second": (step - then_step) * self._action_repeat / seconds,
             "speed/updates_per_second": (updates - then_updates) / seconds,

@@ -103,6 +103,13 @@ def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.
     ]
 
 
+def test_repeated_actions_are_shown_as_environment_steps(caplog: pytest.LogCaptureFixture) -> None:
+    progress = Progress(100, ProgressMode.plain, action_repeat=4)
+    with caplog.at_level(logging.INFO, logger="reverie"):
+        progress.update(50, episode_return=1.0, updates_per_second=1.0, memory_mb=1.0, planned_mb=None)
+    assert caplog.messages[0].startswith("step 50 of 100 (50.0%), 200 environment steps, return 1, ")
+
+
 def test_what_is_not_known_is_said_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
     progress = Progress(1000, ProgressMode.plain)
     with caplog.at_level(logging.INFO, logger="reverie"):

@@ -156,17 +156,21 @@ def still(words: str, began: float) -> str:
 
 
 class Progress:
-    """Show the progress of a run in agent steps, as a bar on a terminal and as plain lines elsewhere."""
+    """Show the progress of a run in agent steps, as a bar on a terminal and as plain lines elsewhere.
+
+    Plain lines also show the environment steps if `action_repeat` is above 1.
+    """
 
     def __init__(
         self,
         total_steps: int,
         mode: ProgressMode = ProgressMode.auto,
         start_step: int = 0,
+        action_repeat: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps, self._clock, self._sampled = total_steps, clock, -math.inf
-        self._step, self._first_update = start_step, 0
+        self._step, self._first_update, self._action_repeat = start_step, 0, action_repeat
         self._phase, self._has_logged_pace, self._is_last_phase = "starting", False, False
         self._status: tuple[str, float] | None = None
         self._played = self._memory = ""
@@ -255,7 +259,9 @@ class Progress:
         return f"{self._done()}, {doing}, {self._time_left()}"
 
     def _done(self) -> str:
-        return f"step {self._step:,} of {self._total_steps:,} ({self._step / self._total_steps:.1%})"
+        done = f"step {self._step:,} of {self._total_steps:,} ({self._step / self._total_steps:.1%})"
+        repeat = self._action_repeat
+        return done if repeat == 1 else f"{done}, {count_text(self._step * repeat, 'environment step')}"
 
     def _forget_pace(self, updates: float) -> None:
         """Restart the speed estimate at the next step, after this many updates."""
