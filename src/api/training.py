@@ -21,7 +21,6 @@ from ..commands.runs import checked_run
 from ..commands.train import train_until
 from ..config.overrides import parse
 from ..config.schema import TrainConfig
-from ..envs import Suite
 from ..orchestration.signals import Signals
 from ..planning import Preflight
 from ..utils.errors import UserError, require_posix
@@ -190,9 +189,10 @@ def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Pr
     checked = checked_run(arguments)
     own = checked[0].env
     if (own.suite, own.id) != (suite, env_id or own.id):
-        name = own.id if own.suite is Suite.gymnasium else own.suite.value
         asked = f"env={env_id or suite.value}"
-        raise UserError(f"{asked}: resume={resume} continues a run of {name}, which cannot change. Omit env.")
+        raise UserError(
+            f"{asked}: resume={resume} continues a run of {own.label}, which cannot change. Omit env."
+        )
     return checked
 
 

@@ -105,7 +105,8 @@ def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
 def _name_of_env(*, _root_: DictConfig) -> str:
     """Return the environment's name for use in a folder name, without the module of its id."""
     env = _root_.env
-    name = {Suite.atari: env.game, Suite.catch: Suite.catch.value}.get(env.suite, env.id)
+    names = {Suite.atari: env.game, Suite.gymnasium: env.id, Suite.dmc: env.task}
+    name = names.get(env.suite, env.suite.value)
     word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
     return word.encode()[:_MOST_BYTES].decode(errors="ignore")
 

@@ -47,7 +47,7 @@ class AtariBackend:
         assert isinstance(actions, spaces.Discrete)
         image = ArraySpec((config.image_size, config.image_size, 3), np.dtype(np.uint8))
         self.spec = EnvSpec(
-            name=f"atari/{config.game}",
+            name=config.label,
             observation={"image": image},
             action=ActionSpec(size=int(actions.n), is_discrete=True),
             num_envs=config.num_envs,

@@ -13,6 +13,16 @@ class Suite(Enum):
     atari = "atari"
     gymnasium = "gymnasium"
     catch = "catch"
+    dmc = "dmc"
+    crafter = "crafter"
+
+
+class Observations(Enum):
+    """Observations of the DeepMind Control Suite: positions and velocities, an image, or both."""
+
+    proprio = "proprio"
+    pixels = "pixels"
+    both = "both"
 
 
 # The functional form is needed because `async` is a keyword.
@@ -32,6 +42,12 @@ class EnvConfig:
     id: str = "CartPole-v1"
     """Gymnasium id, or `module:Name-v0` to import a module first. Used only by the suite gymnasium."""
 
+    task: str = "walker_walk"
+    """Task of the DeepMind Control Suite as domain_task. Only suite dmc uses it."""
+
+    observations: Observations = Observations.proprio
+    """Observations of the DeepMind Control Suite: proprio, pixels or both. Only suite dmc uses it."""
+
     # The type is a mapping or null, but OmegaConf cannot replace a typed mapping with null.
     kwargs: Any = None
     """Arguments of the Gymnasium environment, e.g. `env.kwargs.size=8`, or null."""
@@ -44,7 +60,8 @@ class EnvConfig:
     """Number of environments stepped together."""
 
     action_repeat: int = 4
-    """Frames for which each action is repeated, summing rewards. Presets of Catch and Gymnasium use 1."""
+    """Frames for which each action is repeated, summing rewards. Presets of the control suite use
+    2, those of Catch, Crafter and Gymnasium 1."""
 
     image_size: int = 64
     """Height and width of image observations, in pixels: a multiple of 16 from 48 to 256."""
@@ -89,12 +106,23 @@ class EnvConfig:
         require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
         require_range("env", self, "sticky_actions", ge=0, le=1)
 
+    @property
+    def label(self) -> str:
+        """Name of the environment in messages: `atari/pong`, `dmc/walker_walk`, `CartPole-v1`, `catch`."""
+        labels = {Suite.gymnasium: self.id, Suite.atari: f"atari/{self.game}", Suite.dmc: f"dmc/{self.task}"}
+        return labels.get(self.suite, self.suite.value)
+
+    @property
+    def choice(self) -> str:
+        """The setting that chooses the environment: `env.id=CartPole-v1`, `env.task=walker_walk`."""
+        choices = {Suite.gymnasium: f"env.id={self.id}", Suite.dmc: f"env.task={self.task}"}
+        return choices.get(self.suite, f"env={self.suite.value}")
+
 
 def check_is_pong(env: EnvConfig, asked: str) -> None:
     """Raise a `UserError` that begins with `asked` unless this is replayable: Pong without sticky actions."""
     if (env.suite, env.game) != (Suite.atari, "pong"):
-        name = env.game if env.suite is Suite.atari else env.suite.value
-        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, but this run plays {name}.")
+        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, but this run plays {env.label}.")
     if env.sticky_actions:
         raise UserError(
             f"{asked}: a probe replays each game, but env.sticky_actions={env.sticky_actions:g} makes it "

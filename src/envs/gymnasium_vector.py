@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError
@@ -18,7 +19,6 @@ from ..utils.timestep import TimeStep
 from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
 from .config import EnvConfig, Vectorization
 from .process_state import KeptState
-from .registered import find_registration
 from .workers import PICTURES, LocalEnv, SubprocessEnv
 
 # Settings that do not affect updates are checked only every so many steps.
@@ -31,7 +31,7 @@ _BASELINES: "WeakKeyDictionary[GymnasiumBackend, dict[int, Any]]" = WeakKeyDicti
 
 
 class GymnasiumBackend:
-    """N environments with the id `env_id`, called `name` in messages.
+    """N environments with one registration.
 
     With `render`, the first environment renders images if it supports them and observations have none.
 
@@ -40,9 +40,9 @@ class GymnasiumBackend:
         EnvironmentCrashed: If a process does not start.
     """
 
-    def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
-        self._make_local = partial(LocalEnv, find_registration(env_id), config)
-        self._name, self._timeout = name, config.worker_timeout
+    def __init__(self, config: EnvConfig, registered: RegisteredSpec, render: bool = False) -> None:
+        self._make_local = partial(LocalEnv, registered, config)
+        self._name, self._timeout = config.label, config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"]
         self._renders = False
         self._steps = 0
@@ -52,7 +52,7 @@ class GymnasiumBackend:
             _do_without_a_screen()
         try:
             with self._keeping("when it was made"):
-                self._probe(env_id, render)
+                self._probe(config.choice, render)
             # All processes start before the first wait, so that they start in parallel.
             for index in range(len(self._workers), config.num_envs):
                 self._workers.append(self._make_worker(index))
@@ -60,12 +60,12 @@ class GymnasiumBackend:
                 try:
                     worker.wait_until_ready()
                 except EnvironmentFailed as failure:
-                    raise EnvironmentCrashed(failure.format_message(name, index)) from None
+                    raise EnvironmentCrashed(failure.format_message(self._name, index)) from None
         except BaseException:
             self.close()
             raise
 
-    def _probe(self, env_id: str, render: bool) -> None:
+    def _probe(self, choice: str, render: bool) -> None:
         """Create environment 0, read its spec and try to render. Keep it only in a separate process."""
         first = self._make_worker(0)
         self._workers.append(first)
@@ -74,7 +74,7 @@ class GymnasiumBackend:
         except EnvironmentFailed as failure:
             raise EnvironmentCrashed(failure.format_message(self._name, 0)) from None
         except UserError as error:
-            raise UserError(f"env.id={env_id} {error}") from error.__cause__
+            raise UserError(f"{choice} {error}") from error.__cause__
         self.spec = replace(spec, name=self._name)
         is_drawing = render and spec.renders and not spec.has_image
         if is_drawing or not self._in_processes:

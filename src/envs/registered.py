@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from ..utils.errors import UserError, did_you_mean, with_place
 from .config import EnvConfig, Suite
 from .process_state import KeptState
+from .suites import validate_suite
 
 _OWN_ARGUMENTS = {
     "render_mode": "Reverie renders where a video is due; leave it out",
@@ -271,11 +272,14 @@ def validate_env(config: EnvConfig) -> None:
         check_arguments(config.kwargs or {})
         for entry in config.wrappers:
             wrapper_class(entry)
-    elif config.kwargs or config.wrappers:
+        return
+    if config.kwargs or config.wrappers:
         repair = "Omit them, or play the Gymnasium id with env=gymnasium env.id=ID"
         raise UserError(
             f"env.kwargs and env.wrappers need env=gymnasium, got {config.suite.value}. {repair}."
         )
+    if config.suite in (Suite.dmc, Suite.crafter):
+        validate_suite(config)
 
 
 @lru_cache(maxsize=1)

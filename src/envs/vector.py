@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError, first_line, with_place
@@ -21,6 +22,7 @@ from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
 from .gymnasium_vector import GymnasiumBackend
 from .process_state import KeptState
 from .registered import find_registration, validate_env
+from .suites import suite_registration
 from .workers import LocalEnv
 
 
@@ -170,9 +172,14 @@ def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
     validate_env(config)
     if config.suite is Suite.atari:
         return AtariBackend(config)
-    if config.suite is Suite.catch:
-        return GymnasiumBackend(config, CATCH_ID, "catch")
-    return GymnasiumBackend(config, config.id, config.id, render)
+    return GymnasiumBackend(config, _registration_of(config), render)
+
+
+def _registration_of(config: EnvConfig) -> RegisteredSpec:
+    """Return the registration of an environment of any suite but Atari."""
+    if config.suite in (Suite.dmc, Suite.crafter):
+        return suite_registration(config)
+    return find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
 
 
 def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
@@ -184,18 +191,18 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
     validate_env(config)
     if config.suite is Suite.atari:
         return AtariEnv(config, render_mode)
-    registered = find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
     try:
-        with KeptState(config.id, "when it was made"):
-            return LocalEnv(registered, config, render_mode).make()
+        with KeptState(config.label, "when it was made"):
+            return LocalEnv(_registration_of(config), config, render_mode).make()
     except UserError as error:
-        raise UserError(f"env.id={config.id} {error}") from None
+        raise UserError(f"{config.choice} {error}") from None
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:
     """Start one environment of `config` temporarily and return the spec.
 
-    A Gymnasium environment with `vectorization=sync` also starts an episode and acts once.
+    A Gymnasium environment with `vectorization=sync` also starts an episode and acts once, because it may be
+    the user's own code.
 
     Raises:
         UserError: See `make_backend`; also if the first reset or step fails.
@@ -213,19 +220,19 @@ def spec_of(config: EnvConfig) -> EnvSpec:
 
 def _try_out(config: EnvConfig, spec: EnvSpec) -> None:
     """Raise a `UserError` if the first `reset` or `step` of an environment fails."""
-    env = LocalEnv(find_registration(config.id), config)
+    env = LocalEnv(_registration_of(config), config)
     action = np.zeros(spec.action.size, np.float32)
     try:
         for what, request in (("reset()", 0), ("step()", action)):
             try:
                 env.send(request)
-                with KeptState(config.id, f"in {what}"):
+                with KeptState(config.label, f"in {what}"):
                     env.receive()
             except EnvironmentFailed as failure:
                 reason = with_place(failure.__cause__) if failure.__cause__ else str(failure)
                 repair = "Check it with reverie.check_env"
                 raise UserError(
-                    f"env.id={config.id} fails in its first {what}: {reason}. {repair}."
+                    f"{config.choice} fails in its first {what}: {reason}. {repair}."
                 ) from failure
     finally:
         env.terminate()

@@ -37,6 +37,7 @@ from .spaces import (
     notices,
     observation_space,
 )
+from .suites import with_pixels
 
 Request = int | NDArray[np.float32]
 """A seed that starts an episode, or an action (A,)."""
@@ -121,7 +122,7 @@ class LocalEnv:
             if not self.config.scale_bytes:
                 env.observation_space = full_range(env.observation_space)
             repeat = self.config.action_repeat
-            self._env = RepeatedActions(env, repeat) if repeat > 1 else env
+            self._env = with_pixels(RepeatedActions(env, repeat) if repeat > 1 else env, self.config)
         return self._env
 
     def outline(self) -> tuple[EnvSpec, bool]:

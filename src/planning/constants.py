@@ -46,6 +46,16 @@ SIMULATOR_BYTES = 1_100_000
 """A MuJoCo environment in the run's process. Measured with 20 environments of Swimmer-v5 and HalfCheetah-v5.
 Classic control needs less."""
 
+CONTROL_BYTES = 30_000_000
+"""A task of the control suite. Measured with walker_walk: 24 to 27 MB. dog needs 100 MB."""
+
+DRAWN_CONTROL_BYTES = 130_000_000
+"""A task of the control suite with pixels. Measured with walker_walk and quadruped_run, drawn by Mesa on a
+CPU: 87 to 138 MB. A GPU draws into its own memory."""
+
+CONTROL_SUITE_BYTES = 125_000_000
+"""The libraries of the control suite in a process of their own. Measured: 124 MB."""
+
 WORKER_BYTES = 30_000_000
 """An environment's process (env.vectorization=async) without shared pages. Measured with CartPole. The
 environment's own memory is not included."""

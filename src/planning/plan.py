@@ -14,6 +14,7 @@ from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, Precision, TrainConfig
 from ..envs import Suite, Vectorization
+from ..envs.config import Observations
 from ..envs.episodes import MAX_FRAMES
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
@@ -233,6 +234,10 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
     if env.suite is Suite.atari:
         return count * constants.ATARI_ENVIRONMENT_BYTES
     is_async = env.vectorization is Vectorization["async"]
+    if env.suite is Suite.dmc:
+        is_drawn = env.observations is not Observations.proprio
+        libraries = is_async * (constants.WORKER_BYTES + constants.CONTROL_SUITE_BYTES)
+        return count * (libraries + (constants.DRAWN_CONTROL_BYTES if is_drawn else constants.CONTROL_BYTES))
     return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
 
 

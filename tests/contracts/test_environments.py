@@ -16,8 +16,10 @@ from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from reverie.envs import CATCH_ID, EnvConfig, Suite, Vectorization, make_environment
+from reverie.envs.config import Observations
 from reverie.envs.registered import find_registration
 from reverie.envs.spaces import convert_action, convert_observation
+from reverie.envs.suites import suite_registration, with_pixels
 from reverie.utils.seeding import episode_seed
 from reverie.utils.timestep import EnvSpec, TimeStep
 
@@ -35,12 +37,23 @@ CONFIGS: dict[str, EnvConfig] = {
     "cartpole": gymnasium_config("CartPole-v1"),
     "cartpole async": gymnasium_config("CartPole-v1", vectorization=Vectorization["async"]),
     "pendulum": gymnasium_config("Pendulum-v1", time_limit=13, action_repeat=2),
+    "control": EnvConfig(suite=Suite.dmc, action_repeat=2, time_limit=27),
+    "control async": EnvConfig(
+        suite=Suite.dmc,
+        observations=Observations.both,
+        action_repeat=2,
+        time_limit=27,
+        vectorization=Vectorization["async"],
+    ),
+    "crafter": EnvConfig(suite=Suite.crafter, action_repeat=1, time_limit=25),
     "toy": gymnasium_config("toy_world:Toy-v0"),
     "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=Vectorization["async"]),
 }
 every_environment = pytest.mark.parametrize("name", CONFIGS)
-# Starting a process is slow, and three are as good a test as eight.
-COUNTS = [(name, count) for name in CONFIGS for count in (1, 2, 3 if "async" in name else 8)]
+# Starting a process or a world of Crafter is slow, and three are as good a test as eight.
+COUNTS = [
+    (name, count) for name in CONFIGS for count in (1, 2, 3 if "async" in name or name == "crafter" else 8)
+]
 every_count = pytest.mark.parametrize(("name", "num_envs"), COUNTS)
 
 
@@ -126,8 +139,11 @@ def bare_pong(config: EnvConfig) -> Bare:
 
 
 def bare_gymnasium(config: EnvConfig) -> Bare:
-    env_id = CATCH_ID if config.suite is Suite.catch else config.id
-    env = gymnasium.make(find_registration(env_id), max_episode_steps=config.time_limit)
+    if config.suite in (Suite.dmc, Suite.crafter):
+        registered = suite_registration(config)
+    else:
+        registered = find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
+    env = with_pixels(gymnasium.make(registered, max_episode_steps=config.time_limit), config)
 
     def observe(observation: Any) -> dict[str, NDArray]:
         return convert_observation(env.observation_space, observation, 64)
@@ -191,7 +207,7 @@ def test_a_first_record_has_no_reward_and_is_not_the_end(name: str, num_envs: in
         assert not (arrival.is_terminal & ~arrival.is_last).any()
 
 
-@pytest.mark.parametrize("name", ["pong", "pendulum"])
+@pytest.mark.parametrize("name", ["pong", "pendulum", "control", "crafter"])
 def test_a_time_limit_is_not_a_terminal(name: str) -> None:
     arrivals = stream(name, 2, 0).steps
     assert any(arrival.is_last.any() for arrival in arrivals)

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, make_environment
+from reverie.envs.config import Observations
 from reverie.utils.timestep import TimeStep
 
 TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
@@ -31,6 +32,11 @@ CONFIGS: dict[str, EnvConfig] = {
     "cartpole": gymnasium_config("CartPole-v1"),
     "cartpole async": gymnasium_config("CartPole-v1", vectorization=in_processes),
     "pendulum": gymnasium_config("Pendulum-v1", time_limit=13, action_repeat=2),
+    "control": EnvConfig(suite=Suite.dmc, action_repeat=2, time_limit=77),
+    "control with pixels": EnvConfig(
+        suite=Suite.dmc, observations=Observations.pixels, action_repeat=2, time_limit=13
+    ),
+    "crafter": EnvConfig(suite=Suite.crafter, action_repeat=1, time_limit=60),
     "toy": gymnasium_config("toy_world:Toy-v0"),
     "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=in_processes),
     # This variant has sticky actions and frame skip.
@@ -39,8 +45,8 @@ CONFIGS: dict[str, EnvConfig] = {
 LONG = {"pong", "pong async"}
 """Episodes longer than the test."""
 
-STEPS = {"pong of one step": 6, "pong cut short": 40}
-"""Number of steps, if not 200. Starting an Atari game costs as much as hundreds of steps."""
+STEPS = {"pong of one step": 6, "pong cut short": 40, "control with pixels": 12, "crafter": 80}
+"""Number of steps, if not 200. Starts of Atari and Crafter cost as much as hundreds of steps."""
 
 
 @pytest.fixture(autouse=True, scope="module")

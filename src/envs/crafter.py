@@ -1,0 +1,53 @@
+"""Crafter as a Gymnasium environment whose seed and actions determine an episode."""
+
+from typing import Any
+
+import crafter
+import gymnasium
+import numpy as np
+from crafter import constants
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class _Repeatable(crafter.Env):
+    """Crafter whose creatures are listed by position, not by their addresses in memory.
+
+    It draws the creature to remove from a set, so that an episode would differ in another process.
+    """
+
+    def _balance_chunk(self, chunk: Any, objs: Any) -> None:
+        super()._balance_chunk(chunk, sorted(objs, key=lambda each: tuple(each.pos)))
+
+
+class Crafter(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """Collect resources and survive, for at most 10,000 steps. Observations are (size, size, 3) uint8.
+
+    The reward is 1 for each of 22 achievements at its first time in an episode, and 0.1 for each point of
+    health won or lost. Death is terminal.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        self.action_space = spaces.Discrete(len(constants.actions))
+
+    def get_action_meanings(self) -> list[str]:
+        """Return the names of the actions, e.g. `move_left`."""
+        return list(constants.actions)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Start in the world of a seed."""
+        super().reset(seed=seed)
+        # Crafter draws the worlds of all episodes from its first seed, so each episode has its own instance.
+        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._env = _Repeatable(size=(self._size, self._size), seed=drawn)
+        return self._env.reset(), {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Act for one step. The last observation of an episode is terminal unless its time is over."""
+        image, reward, is_over, info = self._env.step(int(action))
+        is_dead = info["discount"] == 0
+        return image, float(reward), is_dead, bool(is_over) and not is_dead, {}
