@@ -131,7 +131,7 @@ class Bench:
     def overrides_of(self, *overrides: str) -> list[str]:
         """Return a row's overrides: Pong with batches of 16 x 64, the row's own, `quick`, and the user's."""
         quick = _QUICK if self.settings.quick else ()
-        pong = ("experiment=dreamer_atari100k", "env.game=pong", *_PAPER_BATCH)
+        pong = ("experiment=dreamer_ataripong100k", "env.game=pong", *_PAPER_BATCH)
         return [*pong, *overrides, *quick, *self.overrides]
 
     def compose(self, *overrides: str) -> DreamerTrainConfig:

@@ -23,6 +23,9 @@ from .workflow import AnyTrainConfig, setting_types
 FREE = "env.kwargs"
 """The mapping with user-defined keys."""
 
+_SUCCESSORS = {"dreamer_atari100k": "paper_atari100k, or fast_atari100k for a CPU"}
+"""Successors of experiments that were replaced."""
+
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")
 _IGNORED = {
     "hydra.run.dir": "Set the run folder with run_dir=.",
@@ -63,6 +66,8 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
         known = f"choose one of {', '.join(groups[key])}.{did_you_mean(str(value), groups[key])}"
         if key == "experiment" and re.search(r"-v\d+$", str(value)):
             known = f"choose an environment with env=gymnasium env.id={value}, or env= in Python."
+        if key == "experiment" and (successor := _SUCCESSORS.get(str(value))):
+            known = f"it was replaced by {successor}."
         raise UserError(f"{override.input_line}: there is no {key} `{named}`: {known}")
 
 

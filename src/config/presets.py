@@ -59,6 +59,7 @@ def overview() -> str:
     lines = "\n".join(f"  {line}" for line in experiment_lines())
     return (
         f"Choose an experiment and its settings: reverie-train experiment=NAME [key=value ...]\n\n{lines}\n\n"
+        "paper_* has the settings of the author's published curves. All others are fast presets.\n"
         "Your own environment: reverie-train env=gymnasium env.id=module:Name-v0\n"
         "All options: reverie-train --help"
     )

@@ -70,6 +70,10 @@ MISTAKES = {
         ["experiment=dreamer_pong"],
         ["experiment=dreamer_pong", "dreamer_catch", "Did you mean `dreamer_ataripong`?"],
     ),
+    "an experiment that was replaced": (
+        ["experiment=dreamer_atari100k", "env.game=boxing"],
+        ["there is no experiment `dreamer_atari100k`: it was replaced by paper_atari100k, or fast_atari100k"],
+    ),
     "unknown model": (
         ["model=size13m"],
         ["there is no model `size13m`: choose one of by_device, debug, pong, size1"],
@@ -325,6 +329,7 @@ def test_help_names_the_experiments_and_the_settings(capsys: pytest.CaptureFixtu
     assert run("--help") == []
     text = capsys.readouterr().out
     assert "dreamer_catch" in text and "train_ratio" in text
+    assert "Two families of experiments: paper_*" in text
 
 
 WITHOUT_TORCH = """
@@ -363,7 +368,7 @@ def test_files_of_the_user_join_the_groups(capsys: pytest.CaptureFixture[str], e
     folder.mkdir(parents=True)
     (folder / "boxing.yaml").write_text("game: boxing\n")
     (folder / "wrong.yaml").write_text("gaem: boxing\n")
-    [(config, _)] = run("--config-dir=mine", "env=boxing", "experiment=dreamer_atari100k", CPU)
+    [(config, _)] = run("--config-dir=mine", "env=boxing", "experiment=dreamer_ataripong100k", CPU)
     assert config.env.game == "boxing"
     assert "Key 'gaem' not in 'EnvConfig'" in error_of(capsys, "--config-dir=mine", "env=wrong", CPU)
     assert "Did you mean `boxing`?" in error_of(capsys, "--config-dir=mine", "env=boxin", CPU)

@@ -197,7 +197,7 @@ def test_with_warn_a_run_over_its_limit_goes_on(
 def test_the_largest_model_for_a_card_fits_it_and_the_next_one_does_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plain = ("experiment=dreamer_atari100k", "buffer.memory_budget_gib=1")
+    plain = ("experiment=dreamer_ataripong100k", "buffer.memory_budget_gib=1")
     found = planned(capsys, "plan.fit_gib=6", *plain)
     assert found["fit.model"] == found["model"] and found["device"] == "cuda" and found["fits"]
     assert found["gpu_memory.limit_bytes"] == 6 * GIB

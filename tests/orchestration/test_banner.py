@@ -27,7 +27,7 @@ PONG = EnvSpec(
     action_repeat=4,
 )
 
-PONG_100K = ("experiment=dreamer_atari100k", "env.game=pong")
+PONG_100K = ("experiment=dreamer_ataripong100k", "env.game=pong")
 
 
 def pong_100k(*overrides: str) -> TrainConfig:
@@ -56,7 +56,7 @@ def updates(config: TrainConfig) -> str:
 def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     config = pong_100k("precision=float32")
     assert banner_of(config, PONG, 686_456, 3 * 2**29) == [
-        "run          dreamer_atari100k_pong (seed 0)",
+        "run          dreamer_ataripong100k (seed 0)",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "observation  image uint8 64x64x3",
         "action       one of 6",

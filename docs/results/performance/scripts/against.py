@@ -20,7 +20,7 @@ ROWS = {
     "update of dreamer_ataripong": ("experiment=dreamer_ataripong", "precision=float32"),
     "update of dreamer_ataripong, bfloat16": ("experiment=dreamer_ataripong", "precision=bfloat16"),
     "update of size1m, 16 x 64": (
-        "experiment=dreamer_atari100k",
+        "experiment=dreamer_ataripong100k",
         "env.game=pong",
         "model=size1m",
         "training.batch_size=16",
