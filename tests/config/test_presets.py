@@ -108,7 +108,7 @@ def test_pong_is_what_runs_without_a_choice() -> None:
 
 
 def test_atari_100k_keeps_the_constants_of_the_reference_code() -> None:
-    config = typed(composed("experiment=dreamer_atari100k", "device=cpu"))
+    config = typed(composed("experiment=paper_atari100k", "device=cpu"))
     assert values(
         config,
         "world_model.kl.dynamics_scale",

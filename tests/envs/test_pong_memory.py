@@ -60,7 +60,7 @@ def test_another_game_is_noticed(game: tuple[np.ndarray, np.ndarray]) -> None:
 
 def test_what_cannot_be_played_again_is_refused() -> None:
     check_is_pong(PONG, "run=x")
-    with pytest.raises(UserError, match=r"^run=x: .* but this run plays breakout"):
+    with pytest.raises(UserError, match=r"^run=x: .* but this run plays atari/breakout"):
         check_is_pong(EnvConfig(game="breakout"), "run=x")
     with pytest.raises(UserError, match="this run plays catch"):
         check_is_pong(EnvConfig(suite=Suite.catch), "run=x")
