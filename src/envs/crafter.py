@@ -1,13 +1,16 @@
 """Crafter as a Gymnasium environment whose seed and actions determine an episode."""
 
+from importlib import import_module
 from typing import Any
 
 import crafter
 import gymnasium
 import numpy as np
-from crafter import constants
 from gymnasium import spaces
 from numpy.typing import NDArray
+
+# The module reads these names from a file, so type checkers do not see them.
+_ACTIONS: list[str] = vars(import_module("crafter.constants"))["actions"]
 
 
 class _Repeatable(crafter.Env):
@@ -30,11 +33,11 @@ class Crafter(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def __init__(self, size: int) -> None:
         self._size = size
         self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
-        self.action_space = spaces.Discrete(len(constants.actions))
+        self.action_space = spaces.Discrete(len(_ACTIONS))
 
     def get_action_meanings(self) -> list[str]:
         """Return the names of the actions, e.g. `move_left`."""
-        return list(constants.actions)
+        return list(_ACTIONS)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
