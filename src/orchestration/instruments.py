@@ -251,7 +251,7 @@ def instruments_of(run: Run) -> list[Instrument]:
         found.append(Instrument(run, training.probe_interval, probe, event="first probe"))
     found.append(Instrument(run, training.log_interval, _log, at_end=True))
     found.append(Instrument(run, memory.report_interval, Orchestrator.report_memory, at_end=True))
-    if run.config.env.suite is Suite.atari:
+    if run.config.env.suite in (Suite.atari, Suite.dmc):
         from .on_track.instrument import OnTrack
 
         found.append(OnTrack(run))

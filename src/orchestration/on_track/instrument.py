@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...config.dreamer import DreamerTrainConfig
-from ...envs.config import EnvConfig, Suite
+from ...envs.config import EnvConfig, Observations, Suite
 from ...envs.episodes import Episode
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
@@ -147,6 +147,8 @@ def published_task(env: EnvConfig) -> tuple[str, str] | None:
     """Return the suite and task of published curves with this environment, or `None` without such curves."""
     if env.suite is Suite.atari and not (env.sticky_actions or env.full_action_space):
         return "atari100k", env.game
+    if env.suite is Suite.dmc and env.observations is not Observations.both:
+        return "dmc_proprio" if env.observations is Observations.proprio else "dmc_vision", env.task
     return None
 
 
