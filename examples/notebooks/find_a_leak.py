@@ -63,8 +63,8 @@ for finding in watch.findings:
     print(finding.text())
 
 # %% [markdown]
-# Read the path from left to right: `agent.state` keeps a graph that uses a parameter once per step.
-# `memory/watch.html` shows the curves.
+# The report contains the attribute, its growth and the fix. `memory/watch.html` also shows the curves and the
+# path to the holder.
 #
 # ## Find the holders of graphs
 #

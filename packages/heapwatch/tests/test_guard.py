@@ -50,7 +50,8 @@ def keep(nbytes: int) -> Callable[[], None]:
 def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(guard: MemoryGuard) -> None:
     found = follow(guard, range(80), keep(200 * KB))
     assert [each.verdict for each in found] == [TrendClass.growing] and not guard.has_leak
-    assert f"module {__name__}.KEPT[*] holds" in found[0].text() and "left in" in found[0].text()
+    assert f"module {__name__}.KEPT[*] holds" in found[0].sources[0] and "left in" in found[0].text()
+    assert f"{__name__}.KEPT (list, " in found[0].text()
     assert "not yet a leak" in found[0].text()
     found = follow(guard, range(80, 420), keep(200 * KB))
     assert len(found) == 1 and not guard.has_leak

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from heapwatch.objects.heap import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growth_sources, measure_heap
+from heapwatch.objects.growth import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growing_container
+from heapwatch.objects.heap import growth_sources, measure_heap
 from torch import nn
 
 from .fresh import in_a_fresh_process
@@ -263,3 +264,20 @@ def test_what_a_library_is_called_with_has_the_name_that_the_users_module_gives_
     held = search(KEPT["it"]).held["cpu"]
     KEPT.clear()
     assert [path for path, nbytes in held.items() if nbytes == MB] == [f"module {__name__}.KEPT['it']"]
+
+
+def test_a_global_has_precedence_over_a_variable() -> None:
+    local = KEPT["it"] = np.ones(MB, np.uint8)
+    held = measure_heap({}, is_whole=False).held["cpu"]
+    assert [path for path, nbytes in held.items() if nbytes == local.nbytes] == [
+        f"module {__name__}.KEPT['it']"
+    ]
+
+
+def test_the_container_that_keeps_pace_with_the_growth_is_the_cause() -> None:
+    path, before = "m.stats['loss'][*].x", {"m.stats": 12, "m.stats['loss']": 60}
+    # One more key, and twice as many entries of the list.
+    assert growing_container(path, before, {"m.stats": 13, "m.stats['loss']": 120}) == "m.stats['loss']"
+    path, before = "m.episodes[*][*]", {"m.episodes": 10, "m.episodes[*]": 500}
+    assert growing_container(path, before, {"m.episodes": 20, "m.episodes[*]": 1_000}) == "m.episodes"
+    assert growing_container(path, before, before) is None

@@ -34,19 +34,21 @@ def test_what_is_held_for_ever_is_a_leak_and_has_a_name(caplog: pytest.LogCaptur
     watch = watched(lambda step: HELD["history"].append(np.empty(200 * KB, np.uint8)))
     assert watch.verdict == "leak"
     [finding] = watch.findings
-    assert f"module {__name__}.HELD['history'][*] holds" in finding.text()
+    assert f"module {__name__}.HELD['history'][*] holds" in finding.text(verbose=True)
+    details = r"\(list, \d+ arrays, test_watch\.py:34 and test_watch\.py:\d+\)"
+    growth = r"grows: [\d.]+ MB, \+200\.0 kB per step\."
+    assert re.search(rf"\n  {__name__}\.HELD\['history'\] {details} {growth}", finding.text())
     assert re.search(r"nothing is left in [\d,.]+ h\b", finding.text())
     assert "per 1,000 steps" in finding.text()
     # The first and the final report are the same.
     assert caplog.messages == [finding.text()]
-    assert re.search(r"\.HELD\['history'\]: list of \d+ ndarray, \d+ more", finding.text())
 
 
 def test_a_dict_that_grows_says_how_its_entries_are_keyed() -> None:
     HELD["cache"] = {}
     watch = watched(lambda step: HELD["cache"].update({torch.zeros(1): np.empty(200 * KB, np.uint8)}))
     [finding] = watch.findings
-    assert re.search(r"HELD\['cache'\]: dict of \d+ by Tensor, \d+ more", finding.text())
+    assert re.search(r"HELD\['cache'\] \(dict, \d+ arrays by tensor", finding.text())
 
 
 def test_a_cache_that_is_full_has_ended_and_one_that_grows_again_is_a_leak_for_good() -> None:
@@ -98,8 +100,10 @@ def test_a_store_with_a_capacity_is_filling_and_says_how_long_it_will() -> None:
     watch = watched(lambda step: HELD["replay"].append(np.empty(200 * KB, np.uint8)))
     assert watch.verdict == "filling"
     [finding] = watch.findings
-    assert f"module {__name__}.HELD['replay'] has 56 of 100,000 (maxlen)" in finding.text()
-    assert "full in about 99,944 steps" in finding.text()
+    filled = "56 of 100,000 (maxlen), full in about 99,944 steps"
+    assert f"module {__name__}.HELD['replay'] has {filled}" in finding.sources[0]
+    assert ".HELD['replay'] (deque, 56 arrays, test_watch.py:" in finding.text()
+    assert f") is filling: {filled}." in finding.text()
 
 
 def test_a_leak_beside_what_fills_is_a_leak_and_comes_first() -> None:
@@ -134,7 +138,7 @@ def test_a_store_is_filling_up_to_the_number_that_its_code_compares_with_its_len
 def test_a_number_that_no_code_compares_with_the_length_is_no_capacity() -> None:
     HELD["ring"] = Ring(160)
     watch = watched(lambda step: HELD["ring"].forgotten.append(np.empty(200 * KB, np.uint8)), 100)
-    assert watch.verdict == "leak" and ".HELD['ring'].forgotten[*] holds" in watch.findings[0].text()
+    assert watch.verdict == "leak" and "Ring.forgotten (list, " in watch.findings[0].text()
 
 
 def test_a_store_that_grows_beyond_its_capacity_is_a_leak() -> None:
@@ -185,7 +189,7 @@ def test_a_leak_is_named_although_the_optimiser_pauses_for_rollouts() -> None:
     watch = paused()
     grow = lambda kind: HELD["rollouts"].append(np.empty(200 * KB, np.uint8))  # noqa: E731
     play(watch, grow, [("update", 1)] + 6 * [("pause", 24), ("update", 16)])
-    assert watch.verdict == "leak" and "HELD['rollouts'][*] holds" in watch.findings[0].text()
+    assert watch.verdict == "leak" and "HELD['rollouts'][*] holds" in watch.findings[0].sources[0]
 
 
 def test_data_collected_in_rollouts_and_dropped_in_updates_is_not_a_leak() -> None:
@@ -212,7 +216,7 @@ def test_what_is_loaded_before_the_first_update_is_no_leak_however_long_it_takes
     loaded = play(watch, grow, [("load", 600)])
     assert watch.verdict == "undecided" and "--at package.module:function" in watch.report().lines()[-1]
     # A program without updates also reports it.
-    assert "HELD['data'][*] holds" in watch.findings[0].text()
+    assert "HELD['data'][*] holds" in watch.findings[0].sources[0]
     play(watch, grow, [("update", 260)], loaded)
     assert watch.verdict == "flat" and not watch.findings
 

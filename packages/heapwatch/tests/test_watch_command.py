@@ -68,6 +68,7 @@ def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> N
     report = read(tmp_path)
     assert seen.returncode == 1 and report["verdict"] == "leak", seen.stderr
     assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
+    assert re.search(r"\n  train\.kept \(list, [\d,]+ bytearray objects, train\.py:14\) grows", seen.stderr)
     assert any("train.py:14" in line for line in report["newest_allocations"])
 
 

@@ -14,9 +14,9 @@ KB = 1000
 FAST = 1e-6
 
 
-def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
+def watched(grow: Any, samples: int = 160, threshold_mb: float = 2.0) -> Watch:
     """Return a watch that has sampled after each step of a program. A step is a call of `grow`."""
-    with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, **options) as watch:
+    with Watch(seconds=FAST, share=math.inf, threshold_mb=threshold_mb) as watch:
         feed(watch, grow, range(samples))
     return watch
 

@@ -13,7 +13,8 @@ from .counters.glibc import in_use_bytes
 from .errors import UsageError
 from .leaks.detector import confirm
 from .leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
-from .objects.heap import ELSEWHERE, growth_sources, measure_heap
+from .objects.growth import ELSEWHERE
+from .objects.heap import growth_sources, measure_heap
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,8 +30,8 @@ def no_growth(
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator that calls a function `steps` times and raises if memory grows with the calls.
 
-    First calls allocate memory that stays, so half as many calls run before the measurement. The check
-    covers host memory, and CUDA memory if available. Memory freed by garbage collection does not count.
+    The first calls allocate memory that is not freed, so half as many calls run before the measurement. The
+    check covers host memory, and CUDA memory if available. Memory freed by garbage collection does not count.
 
     Args:
         misplaced: Not accepted. Pass the function to the returned decorator.
@@ -84,7 +85,7 @@ def no_growth(
             name = getattr(function, "__name__", "the function")
             growth = f"{rise / (steps - 1):+,.0f} bytes a call"
             what = f"{name} leaves {growth} in memory ({device}), {steps:,} calls"
-            raise MemoryGrows("\n  ".join([what, *found.lines]))
+            raise MemoryGrows("\n  ".join([what, *found.shown]))
 
         return repeated
 
@@ -127,7 +128,7 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
     rise = _in_use(device) - start
     spent.mb = rise / _MB
     if spent.mb > mb:
-        found = [line for line in growth_sources({}, before, 1, rise, device).lines if line != ELSEWHERE]
+        found = [line for line in growth_sources({}, before, 1, rise, device).shown if line != ELSEWHERE]
         what = f"the block leaves {spent.mb:,.2f} MB in memory, {mb:g} are allowed"
         raise MemoryGrows("\n  ".join([what, *found]))
 

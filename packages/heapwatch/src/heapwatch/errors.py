@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and their report by a command."""
+"""Errors that a user can fix, and how a command reports them."""
 
 import argparse
 import os

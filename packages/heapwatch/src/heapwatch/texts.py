@@ -9,7 +9,7 @@ _MOST_CHARACTERS = 400
 
 
 def count_text(number: float, noun: str) -> str:
-    """Return a number with its noun.
+    """Return a number with its noun in the singular or plural.
 
     >>> count_text(1, "update"), count_text(12_365, "update")
     ('1 update', '12,365 updates')
@@ -18,8 +18,20 @@ def count_text(number: float, noun: str) -> str:
     return f"{text} {noun}" if number == 1 else f"{text} {noun}s"
 
 
+def size_text(nbytes: float) -> str:
+    """Return a number of bytes in the largest unit that does not exceed it.
+
+    >>> size_text(105_600_000), size_text(64_000), size_text(20)
+    ('105.6 MB', '64.0 kB', '20 B')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(nbytes) >= size:
+            return f"{nbytes / size:,.1f} {unit}"
+    return f"{nbytes:,.0f} B"
+
+
 def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
-    r"""Return at most `most` characters of a text, with `?` for control characters.
+    r"""Return at most `most` characters of a string, with `?` for control characters.
 
     >>> printable("red: \x1b[31m")
     'red: ?[31m'

@@ -142,7 +142,10 @@ class LeakDetector:
 
     @property
     def alarm(self) -> bool:
-        """Whether the series grows and its history does not slow down. It persists until growth ends."""
+        """Whether the series grows and its growth has not slowed down over its history.
+
+        An alarm persists until growth ends.
+        """
         history = self._history[: len(self.history())]
         return self.grows and not saturates(history[:, 1], history[:, 0])
 

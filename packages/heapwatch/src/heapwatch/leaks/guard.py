@@ -17,7 +17,8 @@ from ..counters.limits import memory_available_bytes
 from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
-from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap, sources_of
+from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Heap, resource_messages, sources_of
+from ..objects.heap import growth_sources, measure_heap
 from .detector import (
     BEYOND_COMPONENTS,
     WINDOW,
@@ -39,7 +40,7 @@ _MOST_FINDINGS = 100
 _MOST_GRAPHS = 3
 _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480
-_GARBAGE = "only the garbage collector frees it: objects in reference cycles"
+_GARBAGE = GrowthSources(("only the garbage collector frees it: objects in reference cycles",))
 _Roots = Mapping[str, Any]
 _Lines = tuple[str, ...]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
@@ -88,8 +89,8 @@ class MemoryGuard:
 
     Memory accounted for by components is subtracted, so a filling replay buffer is not growth. `events` are
     the first-time events of this run, by the names passed to `mark_first`. The guard judges only after all of
-    them, because each allocates memory that stays. It keeps numbers and texts, and no reference to any
-    component.
+    them, because each allocates memory that is not freed. It keeps numbers and strings, and does not
+    reference components.
 
     Args:
         events: Names of the first-time events to wait for.
@@ -252,7 +253,7 @@ class MemoryGuard:
             if detector.is_suspect and counter.source is None:
                 rise = detector.trend_test().rise_bytes
                 if confirm(rise, lambda counter=counter: _now(counter)) is TrendClass.collectable:
-                    self._report_growth(counter.name, counter, detector, TrendClass.collectable, (_GARBAGE,))
+                    self._report_growth(counter.name, counter, detector, TrendClass.collectable, _GARBAGE)
                     detector.restart(self._step, "finding")
                     found = True
         return found
@@ -288,16 +289,28 @@ class MemoryGuard:
             verdict, sources = self._explain(counter, suspicion)
             if verdict is not TrendClass.growing:
                 if verdict is not TrendClass.flat:
-                    self._report_growth(counter.name, counter, detector, verdict, sources)
+                    self._report_growth(counter.name, counter, detector, verdict, GrowthSources(sources))
                 detector.restart(self._step, "given back" if verdict is TrendClass.flat else "finding")
                 return
-            known = GrowthSources(sources, is_named=bool(sources))
+            known = self._known(counter, sources, suspicion, roots)
             growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
         growth.trend_tests += 1
         # Growth with a known holder is searched again, because another holder may have started to grow.
         is_due = growth.is_searched_for and growth.is_due
         if not is_due or self._search(counter, growth, suspicion, roots):
             self._report_news(counter.name, counter, detector, growth, growth.found.holder)
+
+    def _known(
+        self, counter: WatchedCounter, lines: _Lines, suspicion: _Suspicion, roots: _Roots
+    ) -> GrowthSources:
+        """Return a source that is known without its holder, with the objects that may cause it."""
+        if counter.unit == "MB":
+            return GrowthSources(lines, is_named=bool(lines))
+        with self._searching():
+            heap = measure_heap(roots, suspicion.heap.is_whole, suspicion.heap)
+        # Objects that are fewer than half of the new files or threads are not the cause.
+        steps, least = self._step - suspicion.step, suspicion.rise(counter) / 2
+        return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, least))
 
     def _explain(self, counter: WatchedCounter, suspicion: _Suspicion) -> tuple[TrendClass, _Lines]:
         """Return the meaning of an alarm, and the holder if it is known without a search."""
@@ -306,7 +319,7 @@ class MemoryGuard:
         rise = detector.trend_test().rise_bytes
         if counter.kept_from is None:
             verdict = confirm(rise, lambda: _now(counter))
-            return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
+            return verdict, _GARBAGE.lines if verdict is TrendClass.collectable else known
         held = next(other for each, other in self._watched.items() if each.name == counter.kept_from)
         values, steps = detector.values(), detector.steps()
         found = classify_resident(held.trend_test(), values, held.tolerance_bytes, steps)
@@ -374,7 +387,8 @@ class MemoryGuard:
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: urgent, long-lasting with a known holder, or not memory.
 
-        A cache may fill for long, so growth is urgent only once it has used `leak_share` of the free memory.
+        A cache may take a long time to fill, so growth is urgent only once it has used `leak_share` of the
+        free memory.
         """
         if not self.accuses:
             return False
@@ -392,10 +406,15 @@ class MemoryGuard:
         verdict = self._verdict_of(growth, counter, detector)
         if growth.reported != (verdict, holder):
             growth.reported = verdict, holder
-            self._report_growth(what, counter, detector, verdict, growth.found.lines)
+            self._report_growth(what, counter, detector, verdict, growth.found)
 
     def _report_growth(
-        self, what: str, counter: WatchedCounter, detector: LeakDetector, verdict: TrendClass, lines: _Lines
+        self,
+        what: str,
+        counter: WatchedCounter,
+        detector: LeakDetector,
+        verdict: TrendClass,
+        found: GrowthSources,
     ) -> None:
         """Report the resource, the growth rate, and the time until the memory is exhausted."""
         test, distances = detector.trend_test(), max(1, self._samples - 1)
@@ -407,7 +426,7 @@ class MemoryGuard:
             seconds = (time.monotonic() - self._began) / distances
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
-        self._report(Finding(self._step, what, verdict, lines, rate))
+        self._report(Finding(self._step, what, verdict, found.lines, rate, found.messages))
 
     def _report(self, finding: Finding) -> None:
         # Without components, no memory is accounted for.

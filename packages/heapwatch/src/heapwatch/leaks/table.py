@@ -1,4 +1,4 @@
-"""Format memory reports: rows, metrics, sentences, and the table for people."""
+"""Format memory reports: rows, metrics, sentences, and a human-readable table."""
 
 import math
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class ComponentRow:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Sizes of all components at one step, as numbers and texts without references."""
+    """Sizes of all components at one step, as numbers and strings without references."""
 
     step: int
     rows: tuple[ComponentRow, ...]
@@ -108,15 +108,19 @@ class Finding:
     resource: str
     verdict: TrendClass
     sources: tuple[str, ...]
+    """Paths to the holders, or the reason for the growth."""
     growth: str = ""
     """Growth rate as text."""
+    messages: tuple[str, ...] = ()
+    """One sentence for each cause, with its fix if it is known."""
 
-    def text(self) -> str:
-        """Return one line for the growth, and one line per source."""
+    def text(self, verbose: bool = False) -> str:
+        """Return a line for the growth, and a line for each cause. `verbose` adds the paths."""
         is_certain = self.verdict is not TrendClass.growing
         what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
         head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
-        return "\n  ".join([head, *self.sources])
+        shown = (*self.messages, *self.sources) if verbose else self.messages or self.sources
+        return "\n  ".join([head, *shown])
 
 
 def _cells(row: ComponentRow, label: str) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Classify a series of sizes as flat, plateauing, growing or undecided.
 
-Lines fitted through all points raise 15 to 57 % false alarms on autocorrelated series, and 100 % on warm-ups.
-This test therefore discards the first third and reduces the rest to 8 block medians that ignore spikes. It
-compares their order: growth means that almost every later block exceeds almost every earlier one by a
-tolerance, without slowing down.
+Lines fitted through all points raise false alarms on 15 to 57 % of autocorrelated series, and on all
+warm-ups. This test therefore discards the first third and reduces the rest to 8 block medians that ignore
+spikes. It compares their order: growth means that almost every later block exceeds almost every earlier one
+by a tolerance, without slowing down.
 """
 
 import math
@@ -117,8 +117,8 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
 def saturates(history: NDArray[np.float64], steps: Series = ()) -> bool:
     """Return whether the growth of a whole history, of at least 24 samples at these steps, slows down.
 
-    Without its first third, the test separates a line, whose halves are equally steep, from log n (ratio
-    0.58).
+    Discarding the first third lets the test distinguish a line, whose halves are equally steep, from log n
+    (ratio 0.58).
 
     >>> [saturates(f(np.arange(1.0, 961.0))) for f in (np.log, np.sqrt, np.positive)]
     [True, False, False]

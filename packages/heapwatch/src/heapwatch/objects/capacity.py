@@ -38,7 +38,7 @@ _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
 _ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv}
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
-# The maximal depth of variables that are substituted inside each other.
+# The maximum depth of nested substitutions of variables.
 _DEPTH = 5
 
 

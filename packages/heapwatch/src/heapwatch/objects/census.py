@@ -8,7 +8,7 @@ from typing import Any
 from .storages import Storage, StorageKey, logical_bytes, storage_of
 from .walk import walk
 
-# The maximal number of objects per census. Visiting them needs one second.
+# The maximum number of objects per census. Visiting them takes one second.
 MAX_OBJECTS = 300_000
 
 # Pinned and logical bytes by component and device.
@@ -43,7 +43,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Sizes by component, as numbers and texts without references."""
+    """Sizes by component, as numbers and strings without references."""
 
     sizes: dict[str, Size]
     """In the order of the components, each followed by its parts."""

@@ -2,7 +2,7 @@
 
 Search at the end of a step, never during `backward`. Graphs are read as data. Saved tensors are read through
 `SavedTensor.data` without unpack hooks, so no data is recomputed or loaded. Reports contain only
-texts and numbers.
+strings and numbers.
 """
 
 import types

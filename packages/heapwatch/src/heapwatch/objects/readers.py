@@ -1,7 +1,7 @@
 """List the objects that a Python object references, without running code of the object.
 
 Every walk repeats this step. It calls only descriptors and iterators written in C: no property, no
-`__getattr__`, and no other special method of a foreign type.
+`__getattr__`, and no other special method of a user's type.
 """
 
 import _io
@@ -130,7 +130,10 @@ def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
 
 
 def gradient_of(o: Any) -> torch.Tensor | None:
-    """Return the gradient of a tensor that is a leaf or retains it. Reading any other gradient warns."""
+    """Return the gradient of a tensor that is a leaf or retains it.
+
+    Reading any other gradient triggers a warning.
+    """
     with torch._C.DisableTorchFunction():
         try:
             has_gradient = _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
@@ -247,12 +250,12 @@ def _own_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
 
 
 def _is_plain(key: object) -> bool:
-    """Return whether a key is a number, a text, or a tuple of numbers and texts."""
+    """Return whether a key is a number, a string, or a tuple of them."""
     return id(type(key)) in PRIMITIVE_IDS or (type(key) is tuple and all(map(_is_plain, key)))
 
 
 def _key_text(key: Any, position: int) -> str:
-    """Return the text of a key, or its type and position if its `repr` would be foreign code."""
+    """Return the text of a key, or its type and position if its `repr` would run third-party code."""
     if not _is_plain(key) or (type(key) is int and key.bit_length() > _LONGEST_KEY_BITS):
         return f"<{type_name(type(key))} {position}>"
     text = repr(key)

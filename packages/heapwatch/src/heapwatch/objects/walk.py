@@ -33,7 +33,7 @@ class Walk:
     nodes: list[Found] = field(default_factory=list)
     """Autograd nodes that Python references without their tensor."""
     objects: int = 0
-    """Number of visited objects, excluding plain numbers and texts."""
+    """Number of visited objects, excluding numbers and strings."""
     truncated: bool = False
     """Whether `max_objects` ended the walk early, so that the result is incomplete."""
     sampled: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
 
 
 class Visitor:
-    """Visits reachable objects once, depth first. On request it also visits numbers, texts and libraries."""
+    """Visits reachable objects once, depth first, on request also numbers, strings and libraries."""
 
     def __init__(self, everything: bool = False) -> None:
         self.children = Children(enters_libraries=everything)

@@ -187,7 +187,7 @@ def summarize(data: object, path: Path, step: int) -> Summary:
         UsageError: If a field that PyTorch always writes is missing or has another type.
     """
     # Stacks are identified by the ids of their frames, because a file stores each frame once and
-    # comparing texts would be slow.
+    # comparing strings would be slow.
     stacks: _Stacks = {}
     summary, num_blocks, place = Summary(step), 0, "it"
     try:
@@ -254,7 +254,7 @@ def _sites(stacks: _Stacks) -> SiteSizes:
 
 
 def _frame(raw: object) -> Frame:
-    """Return a frame of the file with printable texts: short, and without control characters."""
+    """Return a frame of the file with short strings without control characters."""
     fields = _dict(raw)
     texts = [fields.get(key) for key in ("filename", "name")]
     filename, name = (printable(each, _MAX_TEXT) if isinstance(each, str) else "?" for each in texts)

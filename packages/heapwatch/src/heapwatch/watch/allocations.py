@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from ..objects.heap import OWN_FOLDER, is_library
+from ..objects.code_lines import OWN_FOLDER, is_library
 from ..texts import count_text
 
 # Frames of libraries count, but are not shown.

@@ -14,6 +14,7 @@ from ..errors import FlagParser, UsageError, exit_on_usage_error
 from ..leaks.verdict import TrendClass
 from .phase import find_module
 from .report import WATCH_HTML, write_report
+from .saved import COMMANDS, show
 from .watch import LEAST_SECONDS, Watch
 
 LEAK_EXIT_CODE = 1
@@ -23,6 +24,8 @@ Run a program and judge its memory: flat, filling, leak, or undecided. The scrip
   heapwatch train.py --epochs 3
   heapwatch --fail-on-leak -m package.train --epochs 3
   torchrun --no-python --nproc-per-node 2 heapwatch train.py
+  heapwatch report watch_train          print the report, also while the program runs
+  heapwatch diff watch_before watch_after
 """
 
 
@@ -81,8 +84,9 @@ def options() -> argparse.ArgumentParser:
     add("--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks")
     add("--at", metavar="MODULE:FUNCTION", help="count calls of this function, not optimizer steps")
     add("--trace", action="store_true", help="after a leak, list the lines that allocate (slower)")
-    add("--seconds", type=float, default=LEAST_SECONDS, help="minimal time between two samples")
-    add("--share", type=float, default=0.01, help="maximal share of the time for samples")
+    add("--verbose", action="store_true", help="add the path from a root to each holder")
+    add("--seconds", type=float, default=LEAST_SECONDS, help="minimum time between two samples")
+    add("--share", type=float, default=0.01, help="maximum share of the time for samples")
     add("--threshold-mb", type=float, default=1.0, help="growth that still counts as flat")
     add("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments")
@@ -92,6 +96,9 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     """Command `heapwatch`."""
     with exit_on_usage_error():
+        if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+            show(sys.argv[1], sys.argv[2:])
+            return
         asked = options().parse_args()
         is_module = asked.module is not None
         # argparse puts a module's arguments from "--" on into `script`.
@@ -123,10 +130,10 @@ def main() -> None:
         except OSError as error:
             repair = "Choose another folder with --report."
             raise UsageError(f"The report cannot be written: {error}. {repair}") from error
-    _run(program, watch, folder, asked.fail_on_leak)
+    _run(program, watch, folder, asked)
 
 
-def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> None:
+def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespace) -> None:
     """Run the program to its end, however it ends, and print the report."""
     process = os.getpid()
     hook = sys.excepthook
@@ -141,10 +148,10 @@ def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> N
         while shown and shown.tb_next and shown.tb_frame.f_code.co_filename.startswith(own):
             shown = shown.tb_next
     if os.getpid() == process:
-        for line in (*watch.report().lines(), str(folder / WATCH_HTML)):
+        for line in (*watch.report().lines(asked.verbose), str(folder / WATCH_HTML)):
             _say(line)
         has_ended = error is None or isinstance(error, SystemExit)
-        if fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
+        if asked.fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
             sys.exit(LEAK_EXIT_CODE)
         # The hook shows the error as Python would without heapwatch.
         if error is not None and sys.excepthook is hook:

@@ -70,9 +70,9 @@ class TimedFinding:
     has_returned: bool = False
     """Whether it grew again after its end. It then never ends."""
 
-    def text(self) -> str:
+    def text(self, verbose: bool = False) -> str:
         """Return the finding as lines, with a last line about its end if it has ended."""
-        text = self.finding.text()
+        text = self.finding.text(verbose)
         if self.ended is not None:
             text += f"\n  it has ended: flat over the samples up to step {self.ended:,}"
         return text
@@ -110,6 +110,7 @@ class WatchReport:
                     "seconds": round(each.seconds, 2),
                     "verdict": each.finding.verdict.value,
                     "resource": each.finding.resource,
+                    "messages": list(each.finding.messages),
                     "sources": list(each.finding.sources),
                     "growth": each.finding.growth.removeprefix(", "),
                     "ended": each.ended,
@@ -128,22 +129,22 @@ class WatchReport:
             "series": self.series.rows,
         }
 
-    def lines(self) -> list[str]:
-        """Return the report as lines for a terminal."""
+    def lines(self, verbose: bool = False) -> list[str]:
+        """Return the report as lines for a terminal. `verbose` adds the paths to the holders."""
         share = self.own_seconds / self.seconds if self.seconds else 0.0
         # The clock of a program without optimizer steps has its own unit.
         steps = count_text(self.steps, "step") if self.unit == "steps" else f"{self.steps:,} {self.unit}"
         extent = f"{count_text(self.samples, 'sample')} in {steps} and {self.seconds:,.0f} s"
         searches = f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
         cost = f"sampling took {share:.1%} of the time, {searches}"
-        found = [line for each in self.findings for line in each.text().splitlines()]
+        found = [line for each in self.findings for line in each.text(verbose).splitlines()]
         traced = [f"  allocated at {line}" for line in self.newest_allocations]
         loading = [_LOADING] if self.is_loading and self.findings else []
         return [f"{_WORDS[self.verdict]} {extent}; {cost}.", *found, *loading, *traced]
 
     def page(self) -> str:
         """Return the report as an offline HTML page, without scripts and with all text escaped."""
-        text = "\n".join(self.lines())
+        text = "\n".join(self.lines(verbose=True))
         rows = [(name, test.verdict.value, str(test.samples)) for name, test in self.trends.items()]
         headings = ("counter", "verdict of the samples judged now", "samples")
         counters = "\n".join(aligned([headings, *rows], headings[:2]))

@@ -31,9 +31,9 @@ _STAGE_SAMPLES = 256
 # The number of samples before the first verdict.
 _LEAST_SAMPLES = WINDOW // 2
 _WRITE_SECONDS = 5.0
-# A sample is due from this fraction of the distance on, because steps vary in duration.
+# A sample is due once this fraction of the distance has passed, because steps vary in duration.
 _SOONEST = 0.75
-# The minimal pause of a program, in seconds and in distances between samples.
+# The minimum pause of a program, in seconds and in distances between samples.
 _PAUSE_SECONDS, _PAUSE = 2.0, 4
 # The limit for one phase. The judged two thirds then contain at least four phases.
 _MOST_OWED = WINDOW // 6
@@ -51,13 +51,13 @@ class Watch:
     for the holder lasts 0.3 s to several seconds. It is repeated at increasing intervals while memory grows,
     because the holder may change.
 
-    The watch is read-only, except that it forces full garbage collections. Forked children are not watched.
+    The watch is read-only, except that it forces full garbage collections. It does not watch child processes.
 
     Args:
         roots: Long-lived objects by name, which are searched first. Other holders are reported by module,
             class, or function and variable.
-        seconds: Minimal time between two samples.
-        share: Maximal share of the CPU time for samples, above 0. A larger share gives an earlier verdict.
+        seconds: Minimum time between two samples.
+        share: Maximum share of the CPU time for samples, above 0. A larger share gives an earlier verdict.
         threshold_mb: Growth over the judged samples that still counts as flat, in MB of 1e6 bytes.
         folder: Folder in which `watch.json` and `watch.html` are kept up to date, or `None` for no files.
         trace: Report the lines that allocate once there is a leak. The program is slower from then on,

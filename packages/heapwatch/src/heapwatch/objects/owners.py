@@ -1,0 +1,199 @@
+"""Describe the holder of growing memory as a developer would write it: `Agent.diary`, its file and line."""
+
+import collections
+import functools
+import logging
+import re
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..texts import count_text
+from .code_lines import Lines, calls_of, is_of_the_user, lines_of
+from .graph_holders import GraphHolder
+from .growth import Cause, Heap, growing_container
+from .patterns import (
+    CONFIDENCE,
+    RESOURCES,
+    Evidence,
+    advice_for,
+    cached_code,
+    hook_calls,
+    is_cache,
+    is_queue,
+    newest,
+    resource_of,
+)
+from .readers import dictionary_getter, type_name
+
+# Instances of these are parts of the object that has them as attributes.
+_PARTS = (dict, list, tuple, set, frozenset, collections.deque, Tensor, np.ndarray, BaseException, type)
+_STEP = re.compile(r"[.\[]|$")
+# An index or a key, a closure's variable, or an identifier.
+_NAME = re.compile(r"\[[^\]]*\]|<\w+ (\w+)>|(\w+)")
+# The container of a queue or a cached function.
+_INSIDE = re.compile(r"\._?queue$|\.<cache>(\[\*\])?$")
+_LAST_KEY = re.compile(r"\[('[^']*')\]$")
+_NOUNS: tuple[tuple[Any, str], ...] = (
+    (Tensor, "tensor"),
+    (np.ndarray, "array"),
+    (BaseException, "exception"),
+    (types.FunctionType, "function"),
+    (types.MethodType, "bound method"),
+    (nn.Module, "module"),
+    (types.FrameType, "frame"),
+    (str, "string"),
+    ((int, float), "number"),
+)
+_USUAL_KEYS = ("string", "number", "tuple object")
+
+
+class _Start(NamedTuple):
+    """Where the name of a holder begins."""
+
+    path: str
+    """Path of the innermost object of a class of the program, or ""."""
+    kind: type | None
+    """Its class."""
+    module: str | None
+    """Module of the global or class, without such an object."""
+    function: str | None
+    """Function of the variable, without such an object."""
+
+
+class Owners:
+    """Describes paths of one measurement. It references objects of the program, so drop it after use.
+
+    Args:
+        objects: The newest object at each pattern of a path.
+        entries: The containers of this measurement, by pattern.
+        before: The measurement of reference.
+    """
+
+    def __init__(self, objects: Mapping[str, Any], entries: Mapping[str, int], before: Heap) -> None:
+        self._objects, self._entries, self._before = objects, entries, before
+
+    def cause_of(self, path: str, graph: GraphHolder | None = None) -> Cause:
+        """Describe the holder at a path, of an autograd graph if one is given."""
+        parts = [path[: step.start()] for step in _STEP.finditer(path)]
+        chain = {part: self._objects[part] for part in parts if part in self._objects}
+        place = growing_container(path, self._before.entries, self._entries)
+        container = None if place is None else self._objects[place]
+        place = path if place is None else place
+        outer = {part: value for part, value in chain.items() if len(part) <= len(place)}
+        # Developers see a queue or a cached function, not the container inside.
+        inside = _INSIDE.search(place)
+        shown = place[: inside.start()] if inside else place
+        wrapper = chain.get(shown)
+        if not (is_queue(wrapper) or is_cache(wrapper)):
+            shown, wrapper = place, None
+        start = _start_of(outer, shown)
+        lines = _lines_of(start, shown)
+        earlier = {each.pattern: each.oldest_sequence for each in self._before.graphs.holders}
+        is_pinned = graph is not None and earlier.get(graph.pattern) == graph.oldest_sequence
+        value = chain.get(path)
+        evidence = Evidence(place, path[len(place) :], wrapper, container, lines, graph, is_pinned, value)
+        advice, line = advice_for(evidence), lines.growth
+        resource = resource_of(container)
+        if resource is not None:
+            advice, line = resource.advice, calls_of(resource.calls) or line
+        elif is_cache(wrapper):
+            code = cached_code(wrapper)
+            line = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else line
+        else:
+            line = calls_of(hook_calls(place)) or line
+        contents = self._contents(container, place, wrapper)
+        details = tuple(filter(None, (*contents, line)))
+        owner = _owner(start, shown)
+        for part, each in outer.items():
+            if issubclass(type(each), logging.Logger):
+                # A logger is known by its name, and reachable from every other logger.
+                own = dictionary_getter(type(each))
+                owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){shown[len(part) :]}"
+        return Cause(owner, place, details, *((advice.effect, advice.fix) if advice else ()))
+
+    def _contents(self, container: Any, place: str, wrapper: Any) -> tuple[str, ...]:
+        """Return the type of the container, and the number and kind of its entries."""
+        if container is None:
+            return ()
+        if is_cache(wrapper):
+            size = functools._lru_cache_wrapper.cache_info(wrapper).currsize
+            return "lru_cache", count_text(size, "result")
+        keys, values = newest(container)
+        shown = container if wrapper is None else wrapper
+        count, by = count_text(self._entries[place], _noun(values or keys)), _noun(keys)
+        # Keys that hash by identity, such as tensors, are never found again.
+        return type_name(type(shown)), f"{count} by {by}" if keys and by not in _USUAL_KEYS else count
+
+
+def resource_causes(objects: Sequence[Any], before: Heap | None) -> tuple[dict[str, int], dict[str, Cause]]:
+    """Count the objects of the classes in `RESOURCES`, and describe those with more objects than before."""
+    kinds = {id(type(each)): type(each) for each in objects}
+    times = collections.Counter(id(type(each)) for each in objects)
+    counts, causes = dict[str, int](), dict[str, Cause]()
+    for each in RESOURCES:
+        kind = each.kind()
+        if kind is None:
+            continue
+        found = (number for number, other in kinds.items() if issubclass(other, kind))
+        count = counts[each.owner] = sum(times[number] for number in found)
+        if before is not None and count > before.resources.get(each.owner, 0):
+            details = (count_text(count, each.noun), calls_of(each.calls))
+            effect, fix = each.advice.effect, each.advice.fix
+            causes[each.owner] = Cause(each.owner, each.owner, tuple(filter(None, details)), effect, fix)
+    return counts, causes
+
+
+def _noun(values: list[Any]) -> str:
+    """Return the name of the most frequent kind of entries, or "object" if they differ too much."""
+    names = collections.Counter(map(_noun_of, values)).most_common(1)
+    return names[0][0] if names and names[0][1] >= CONFIDENCE * len(values) else "object"
+
+
+def _noun_of(value: Any) -> str:
+    kind = type(value)
+    known = next((noun for base, noun in _NOUNS if issubclass(kind, base)), None)
+    return known or f"{type_name(kind)} object"
+
+
+def _start_of(chain: Mapping[str, Any], shown: str) -> _Start:
+    """Return where the name of a holder begins: at the innermost object of a class of the program."""
+    for part, value in reversed([*chain.items()]):
+        kind = type(value)
+        if len(part) < len(shown) and not issubclass(kind, _PARTS) and is_of_the_user(kind):
+            return _Start(part, kind, None, None)
+    root, _, rest = shown.partition(" ")
+    if root == "frame":
+        return _Start("", None, None, rest.partition(" ")[0])
+    parts = [rest[: step.start()] for step in _STEP.finditer(rest)] if root in ("module", "class") else []
+    module = max((part for part in parts if part in sys.modules), key=len, default=None)
+    return _Start("", None, module, None)
+
+
+def _owner(start: _Start, shown: str) -> str:
+    """Return the name of a holder, such as `Agent.diary`, `train.HISTORY` or `losses in learn()`."""
+    if start.kind is not None:
+        return f"{type_name(start.kind)}{shown[len(start.path) :]}"
+    root, _, rest = shown.partition(" ")
+    if start.function is not None:
+        return f"{rest.removeprefix(start.function).lstrip()} in {start.function}()"
+    if start.module is None:
+        return shown
+    name = rest[len(start.module) + 1 :]
+    if root == "class":
+        return name
+    # Users know the name of their script, not `__main__`.
+    return f"{Path(sys.argv[0]).stem if start.module == '__main__' else start.module}.{name}"
+
+
+def _lines_of(start: _Start, shown: str) -> Lines:
+    """Return the lines of code that change a holder."""
+    path = shown[len(start.path) :] if start.kind is not None else shown
+    names = [each[1] or each[2] for each in _NAME.finditer(path) if each[1] or each[2]]
+    key = _LAST_KEY.search(path)
+    return lines_of(names[-1], start.kind, start.module, start.function, key[1] if key else "")

@@ -1,0 +1,58 @@
+"""`heapwatch report` prints a saved report, and `heapwatch diff` compares two."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from heapwatch.watch import command
+from heapwatch.watch.report import write_report
+
+from .watching import KB, watched
+
+DIARY: list[np.ndarray] = []
+ROWS: list[np.ndarray] = []
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    monkeypatch.setattr(sys, "argv", ["heapwatch", *map(str, arguments)])
+    command.main()
+    return capsys.readouterr().out
+
+
+def test_a_saved_report_reads_as_the_one_at_the_end_and_a_fix_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def both(step: int) -> None:
+        DIARY.append(np.empty(200 * KB, np.uint8))
+        ROWS.append(np.empty(100 * KB, np.uint8))
+
+    before = watched(both, 60).report()
+    after = watched(lambda step: ROWS.append(np.empty(200 * KB, np.uint8)), 60).report()
+    DIARY.clear()
+    ROWS.clear()
+    for name, report in (("before", before), ("after", after)):
+        write_report(report, tmp_path / name)
+    for flags in ((), ("--verbose",)):
+        text = shown(monkeypatch, capsys, "report", tmp_path / "before", *flags)
+        # The first line has times, which the file rounds.
+        assert text.startswith("Memory leaks. 60 samples in 59 steps and ")
+        assert text.splitlines()[1:] == before.lines(verbose=bool(flags))[1:]
+    lines = shown(monkeypatch, capsys, "diff", tmp_path / "before", tmp_path / "after").splitlines()
+    assert lines[0].startswith("before: Memory leaks.") and lines[1].startswith("after: Memory leaks.")
+    assert [line.partition(" (")[0] for line in lines[2:]] == [
+        f"gone: {__name__}.DIARY",
+        f"still there: {__name__}.ROWS",
+    ]
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"verdict": "leak"}'])
+def test_a_folder_without_a_report_is_refused(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "watch.json").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        shown(monkeypatch, capsys, "report", tmp_path)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and "has no readable watch.json" in error and error.count("\n") == 1
