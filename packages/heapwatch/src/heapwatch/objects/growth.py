@@ -185,7 +185,10 @@ class _Messages:
     def texts(self) -> tuple[str, ...]:
         """Return the sentences, those with the largest growth first."""
         found = sorted(self._found.values(), key=lambda each: -each[2])
-        known = [cause.text(f"{size_text(size)}, +{size_text(rate)} per step") for cause, size, rate in found]
+        known = [
+            cause.text(f"{size_text(size)}, {'+' * (rate >= 0)}{size_text(rate)} per step")
+            for cause, size, rate in found
+        ]
         return tuple([*known, *self._filling.values()][:_TOP])
 
     def _known(self, cause: Cause) -> tuple[Cause, float, float]:
