@@ -4,6 +4,7 @@ The source is parsed and never executed.
 """
 
 import ast
+import functools
 import linecache
 import re
 import sys
@@ -121,10 +122,22 @@ def _parsed(files: Iterable[str], name: str) -> Iterator[tuple[str, ast.Module]]
         text = "".join(linecache.getlines(file))
         if parsed < _MOST_FILES and re.search(rf"\b{re.escape(name)}\b", text):
             parsed += 1
-            try:
-                yield file, ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError):
-                continue
+            tree = _tree(text)
+            if tree is not None:
+                yield file, tree
+
+
+@functools.lru_cache(maxsize=_MOST_FILES)
+def _tree(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def forget_trees() -> None:
+    """Release the syntax trees that the searches of one measurement share."""
+    _tree.cache_clear()
 
 
 def _last_name(node: ast.AST) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from .capacity import Bound, Capacities
-from .code_lines import OWN_FOLDER, is_library
+from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
 from .growth import Cause, GrowthSources, Heap, containers, grown_paths, sources_of
 from .owners import Owners, resource_causes
@@ -32,7 +32,7 @@ _LEAST_HELD_BYTES = 1_000
 # Most containers have fewer entries than this.
 _FEW = 4
 # The number of autograd graphs whose holder is described.
-_MOST_GRAPHS = 8
+_MOST_GRAPHS = 4
 # Maps ids of types, like `PRIMITIVE_IDS`, to the type with the methods that read the container.
 _CONTAINERS: dict[int, Any] = {
     **{id(each): each for each in (list, set, collections.deque)},
@@ -121,7 +121,9 @@ class _Measurement:
             self._find_capacities(path)
         grown |= {each.pattern: each for each in graphs.holders[:_MOST_GRAPHS]}
         owners = Owners(self._owners, self._entries, before)
-        return {path: owners.cause_of(path, graph) for path, graph in grown.items()}
+        causes = {path: owners.cause_of(path, graph) for path, graph in grown.items()}
+        forget_trees()
+        return causes
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield all objects reachable by name, the user's objects before libraries, then the rest."""
