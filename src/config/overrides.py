@@ -162,6 +162,10 @@ def explain(error: Exception) -> UserError:
             return UserError(f"{cause.full_key}: {first_line(cause)}")
         cause = cause.__cause__
     text = " ".join(str(error).split())
+    if found := re.match(r"In '(.+)': Could not override '(\w+)'", text):
+        file, group = found.groups()
+        place = f"which would replace its own values of {group}"
+        return UserError(f"{file} has `override /{group}`, {place}. Write `/{group}/<choice>` instead.")
     if found := re.match(r"(In '.+'): \w+ raised while composing config: (.+) full_key: ", text):
         return UserError(": ".join(found.groups()) + ".")
     return UserError(text)
