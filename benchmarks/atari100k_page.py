@@ -184,7 +184,7 @@ def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> st
     hours = sum(each.summary["core_hours"] for each in results)
     failed = [each.name for each in results if each.score is None]
     sentences = [
-        f"{len(scores)} of {games} games have raw data.",
+        f"Raw data exists for {len(scores)} of {count_text(games, 'game')}.",
         f"Reverie's score is lower than {AGENT}'s {words}.",
         *([f"Failed: {', '.join(failed)}. A failed run has the score of random."] if failed else []),
         f"{count_text(len(results), 'run')} used {hours:.1f} core-hours.",
