@@ -1,7 +1,7 @@
-"""Training runs, from their configuration to the last checkpoint, and evaluation.
+"""Training runs, from configuration to the last checkpoint, and evaluation.
 
-Names are imported on first use. Commands can therefore check settings before importing torch, and
-`reverie-doctor` can start without Reverie's dependencies.
+Names are imported on first use, so commands can check settings before they import torch, and `reverie-doctor`
+starts even if Reverie's dependencies are missing.
 """
 
 from ..utils.public_names import public_names

@@ -1,4 +1,4 @@
-"""Evaluate a policy on whole episodes."""
+"""Evaluate a policy on complete episodes."""
 
 import math
 import sys
@@ -21,10 +21,10 @@ class Evaluation:
     """Results of an evaluation."""
 
     episodes: list[Episode]
-    """Finished episodes in the order of their ends."""
+    """Finished episodes, in the order in which they ended."""
 
     still_open: list[Episode]
-    """Unfinished episodes of an evaluation that stopped early."""
+    """Unfinished episodes, if the evaluation stopped early."""
 
     frames: NDArray[np.uint8] | None
     """(T, H, W, 3) uint8 frames of environment 0's first (possibly unfinished) episode, if recorded."""
@@ -50,13 +50,13 @@ def evaluate(
     record: bool = False,
     should_stop: Callable[[int, list[Episode]], bool] = lambda finished, still_open: False,
 ) -> Evaluation:
-    """Play `episodes` whole episodes with a policy that shares only parameters with training.
+    """Play `episodes` complete episodes with a policy that shares only its parameters with training.
 
-    The number of episodes per environment is fixed, because taking the first to finish would favor short
-    ones. `should_stop` can end the evaluation early. Its arguments are the number of finished episodes and
-    the partial sums of open episodes.
+    The number of episodes per environment is fixed, because counting the first ones to finish would favor
+    short episodes. `should_stop` can end the evaluation early. It receives the number of finished episodes
+    and the partial results of the open ones.
     """
-    # A training run with the same seed never plays these episodes.
+    # With this derived seed, training never plays the same episodes.
     seed = named_seed(seed, "evaluate")
     num_envs = min(env.num_envs, episodes)
     quota = [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]

@@ -1,4 +1,4 @@
-"""Instruments that observe a training run and report on it. The loop uses only their base class."""
+"""Instruments that observe a training run and report on it. The loop depends only on their base class."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -36,14 +36,14 @@ _STRIP_FRAMES = 8
 class Instrument:
     """Act on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
 
-    Instruments must not affect training, so they use separate random generators.
+    Instruments must not affect training, so they use their own random generators.
 
     Args:
         run: The run at its first step.
-        interval: Agent steps between actions.
-        act: Called with the run, on all ranks at the same steps.
-        at_end: Whether to act after the last step too.
-        event: Name of the first action for the memory guard, if it increases the memory in use.
+        interval: Number of agent steps between actions.
+        act: Called with the run, at the same steps on all ranks.
+        at_end: Whether to act after the last step as well.
+        event: Name of the first action for the memory guard, if that action increases memory use.
     """
 
     is_postponed = False
@@ -58,7 +58,7 @@ class Instrument:
         self._act, self._at_end, self._is_time = act, at_end, Every(interval, run.step)
 
     def is_due(self, run: Run) -> bool:
-        """Return whether to act now. Call it once after each step."""
+        """Return whether to act now. Must be called exactly once after each step."""
         is_last = run.step >= run.config.training.total_timesteps
         return self._is_time(run.step) | (self._at_end and is_last)
 
@@ -71,11 +71,11 @@ class Instrument:
         """Receive a record of each environment (or of `envs`) and the episodes that ended on any rank."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the entries of this instrument in the saved state of the loop."""
+        """Return this instrument's entries for the loop's saved state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load this instrument's entries from the saved state of the loop.
+        """Load this instrument's entries from the loop's saved state.
 
         Raises:
             KeyError: If an entry is missing.
@@ -84,7 +84,7 @@ class Instrument:
 
 
 class Video(Instrument):
-    """Record an episode of the first environment at the start and in each interval."""
+    """Record one episode of the first environment at the start and in each interval."""
 
     def __init__(self, run: Run) -> None:
         interval, spec = run.config.training.video_interval, run.parts.environment.spec
@@ -168,7 +168,7 @@ def _log(run: Run) -> None:
 
 
 def _show_open_loop(run: Run) -> None:
-    """Write the truth, prediction and error of each image as an animation and as a still image."""
+    """Write the ground truth, prediction and error of each image as an animation and as a still image."""
     require_run_folder(run.run_dir)
     if not run.ranks.is_first or not run.parts.replay.can_sample:
         return
@@ -181,14 +181,14 @@ def _show_open_loop(run: Run) -> None:
             # The shape is (T, 3 H, n W, 3).
             frames = animation.numpy()
             run.reports.animation(run.step, f"open_loop/{key}", frames, _OPEN_LOOP_FPS)
-            # The strip shows evenly spaced frames of the first sequence. Each is H pixels wide.
+            # The strip shows evenly spaced frames of the first sequence, each H pixels wide.
             chosen = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
             strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
             run.reports.writer.image(run.step, f"image/open_loop/{key}", strip)
 
 
 class Evaluator(Instrument):
-    """Evaluate the policy. A signal to stop postpones the evaluation until the run is resumed."""
+    """Evaluate the policy. A stop signal postpones the evaluation until the run is resumed."""
 
     def __init__(self, run: Run) -> None:
         interval = run.config.training.evaluation_interval
@@ -207,7 +207,7 @@ class Evaluator(Instrument):
         self._best_return, self.is_postponed = state["best_return"], state["owes_evaluation"]
 
     def _evaluate(self, run: Run) -> None:
-        """Evaluate on rank 0, and compare the mean return with the best one on all ranks."""
+        """Evaluate on rank 0. All ranks then compare the mean return with the best so far."""
         # The log may contain an earlier attempt that was not checkpointed.
         if self.is_postponed:
             run.reports.writer.drop(run.step, ("evaluation/",))
@@ -227,7 +227,7 @@ class Evaluator(Instrument):
             self._best_return, run.best_step, run.is_best = mean, run.step, True
 
     def _write(self, run: Run, found: Evaluation) -> None:
-        """Write the result, with its standard error if there are several episodes."""
+        """Write the result, with a standard error if there are several episodes."""
         lengths = [episode.length for episode in found.episodes]
         values, spread = {"return_mean": found.mean, "length_mean": float(np.mean(lengths))}, ""
         if found.standard_error is not None:

@@ -1,4 +1,4 @@
-"""The common base of all runs: memory checks, reports and checkpoints."""
+"""The base class of all runs: memory checks, reports and checkpoints."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -75,7 +75,7 @@ class OpenedRun:
 
 
 class Orchestrator(ABC, Generic[Config, PartsOfRun]):
-    """A run with its step and checkpoints. Subclasses implement the loop. `phases` are timed."""
+    """A run with its step and checkpoints. Subclasses implement the loop. `phases` are the phases to time."""
 
     def __init__(self, opened: OpenedRun, phases: tuple[str, ...]) -> None:
         self.config: Config = opened.config  # pyright: ignore[reportAttributeAccessIssue]
@@ -87,9 +87,9 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         self.updates = 0
         self.checkpoints_to_keep = self.config.training.keep_checkpoints
         self.watch = PhaseTimer(*phases, "save", "memory")
-        # Subclasses create the guard with their list of first-time events.
+        # Subclasses create the guard with their own list of first-time events.
         self.guard: RunGuard
-        # True while the best state has not been saved.
+        # True while the best state has not been saved yet.
         self.is_best = False
         # `open_run` sets this.
         self.mirror: Mirror | None = None
@@ -100,7 +100,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming, except for the workflow and the replay."""
+        """Return the state needed to resume, except for the workflow and the replay."""
 
     def saved_model(self) -> dict[str, Any]:
         """Return the workflow's state for a checkpoint. Tensors are not copied."""
@@ -111,10 +111,10 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         return {}
 
     def begin_after_rollback(self) -> None:
-        """Change random streams so that the failure does not repeat. Call this before `run`."""
+        """Change the random streams so that the failure does not repeat. Call this before `run`."""
 
     def why(self, reason: StopReason) -> str:
-        """Return a sentence with the reason for stopping."""
+        """Return a sentence that explains why the run stopped."""
         return reason.value
 
     def close(self) -> None:
@@ -141,12 +141,12 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
             self.reports.writer.scalars(self.step, tags)
 
     def roots(self) -> dict[str, Any]:
-        """Return the long-lived objects of the run by the first component of their paths."""
+        """Return the run's long-lived objects, keyed by the first component of their paths."""
         named = {name: getattr(self.parts, name) for name in ("workflow", "replay", "environment")}
         return named | {"loop": self}
 
     def save_if_possible(self) -> None:
-        """Save a checkpoint. If the disk is full or fails, log an error and keep the previous one."""
+        """Save a checkpoint. If the disk is full or fails, log an error and keep the previous checkpoint."""
         try:
             self.save()
         except OSError as error:
@@ -163,7 +163,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         self.guard.mark_first(self.step, "first checkpoint")
         with self.watch("save"), self.reports.doing("saving a checkpoint"):
             keep, model, state = self.checkpoints_to_keep, self.saved_model(), self.state()
-            # The log must include everything up to its checkpoint.
+            # The log must include everything up to the checkpoint.
             self.reports.writer.flush()
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
@@ -190,9 +190,9 @@ def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
 def build_replay(
     config: TrainConfig, request: ReplaySpec, run_dir: Path, ranks: Ranks = ALONE
 ) -> EpisodeReplayBuffer:
-    """Return the allocated replay buffer of a run. For a new run, load its prefill.
+    """Allocate and return a run's replay buffer. For a new run, load the prefill.
 
-    Each rank samples with its own generator.
+    Each rank samples with its own random generator.
     """
     generator, directory = numpy_generator(config.seed, ranks.named("replay")), run_dir / "replay"
     replay = EpisodeReplayBuffer(
@@ -217,7 +217,7 @@ def replay_of(
 
 
 def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:
-    """Return the tags of a log line: all counters, GPU memory in GB (1e9 bytes), and replay statistics."""
+    """Return metrics to log by tag: all counters, GPU memory in GB (1e9 bytes), and replay statistics."""
     return {
         **counters,
         "train/memory/gpu_allocated_gb": counters["debug/gpu/alloc_mb"] / 1e3,
@@ -227,9 +227,9 @@ def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]
 
 
 def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Component]:
-    """Return the components of a run with their planned memory, for a single sample.
+    """Return the run's components with their planned memory, for a single sample.
 
-    `others` are additional objects of the loop by display name. Some have `planned_bytes`.
+    `others` are additional objects of the loop, keyed by display name. Some have a `planned_bytes` attribute.
     """
     arena = "cuda" if parts.replay.config.storage is ReplayStorage.cuda else "cpu"
     found = {

@@ -1,4 +1,4 @@
-"""Start or join a Ray cluster, check that it is alive, and stop it without leftovers."""
+"""Start or join a Ray cluster, check that it is alive, and stop it without leaving anything behind."""
 
 import contextlib
 import copy
@@ -22,7 +22,7 @@ from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
 _REFUSED = "AuthenticationError"
-# Even on a busy machine, a live head answers sooner.
+# Even on a busy machine, a live head answers sooner than this.
 _ANSWER_SECONDS = 10.0
 
 
@@ -31,27 +31,28 @@ class EngineFailed(RuntimeError):
 
 
 class ClusterLost(EngineFailed):
-    """The head of the cluster or its node on this machine is lost."""
+    """The cluster's head, or its node on this machine, is lost."""
 
 
 class WorkerDied(Exception):
-    """A worker ended or is unreachable. The message is the first line of Ray's."""
+    """A worker exited or is unreachable. The message is the first line of Ray's error."""
 
 
 class Cluster:
-    """A connection of this process to a Ray cluster. A process has one at a time.
+    """This process's connection to a Ray cluster. A process has only one at a time.
 
     A local cluster has `cpus` CPUs, listens only on this machine, requires a token that only its own
-    processes have, and sends no usage statistics. Its files are in a new folder, deleted at the end.
+    processes have, and does not send usage statistics. Its files are in a new folder that is deleted at the
+    end.
 
     Args:
         address: `auto`, the address of a cluster to join, or `None` to start a local one.
-        cpus: CPUs of a local cluster.
-        object_store_mib: Shared memory of a local cluster, in MiB.
-        setting: The user's setting for `address`, for messages.
+        cpus: Number of CPUs of a local cluster.
+        object_store_mib: Shared memory of a local cluster in MiB.
+        setting: Name of the user's setting for `address`, for messages.
 
     Raises:
-        UserError: If joining the cluster fails.
+        UserError: If the cluster cannot be joined.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Cluster:
         import ray
 
         self.ray: Any = ray
-        # Ray reads these variables during import, possibly earlier in this process.
+        # Ray reads these variables when it is imported, possibly earlier in this process.
         self.ray._raylet.Config.initialize("")
         self.ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:
@@ -112,19 +113,19 @@ class Cluster:
 
     @property
     def cpus(self) -> list[int]:
-        """Number of CPUs of each node."""
+        """The number of CPUs of each node."""
         return self._resources("CPU")
 
     @property
     def object_store_bytes(self) -> int:
-        """Bytes of the smallest object store of all nodes."""
+        """Size in bytes of the smallest object store among all nodes."""
         return min(self._resources("object_store_memory"))
 
     def _resources(self, name: str) -> list[int]:
         return [int(node["Resources"].get(name, 0)) for node in self.ray.nodes() if node["Alive"]]
 
     def get(self, reference: Any, *errors: type[Exception]) -> Any:
-        """Return a worker's result or raise its error, without Ray's frames for the types in `errors`.
+        """Return a worker's result or raise its error. Errors of the types in `errors` omit Ray's frames.
 
         Raises:
             WorkerDied: If the worker died.
@@ -140,9 +141,9 @@ class Cluster:
             raise WorkerDied(first_line(error)) from error
 
     def require_alive(self) -> None:
-        """Check that the head and this machine's node answer. This costs 2 ms.
+        """Check that the head and this machine's node answer. This takes 2 ms.
 
-        Otherwise Ray would end this process without warning a minute after losing the head.
+        Without this check, Ray would end this process without warning a minute after losing the head.
 
         Raises:
             ClusterLost: If the head or the node does not answer.
@@ -157,7 +158,7 @@ class Cluster:
             raise ClusterLost("the Ray cluster is lost: its node on this machine has died.")
 
     def close(self) -> None:
-        """Leave the cluster, and stop a local one. Repeated calls have no effect."""
+        """Disconnect from the cluster, and stop it if it is local. Repeated calls have no effect."""
         with _preserved_handlers():
             self.ray.shutdown()
         if self._reaper is not None:
@@ -167,7 +168,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def _preserved_handlers() -> Iterator[None]:
-    """Restore the run's signal handlers after the block, because Ray's exit immediately on SIGTERM."""
+    """Restore the run's signal handlers after the block, because Ray's own exit immediately on SIGTERM."""
     # Only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -181,10 +182,10 @@ def _preserved_handlers() -> Iterator[None]:
 
 
 def set_variables() -> None:
-    """Set environment variables of Ray's processes, unless the user has set them."""
+    """Set the environment variables of Ray's processes, unless the user has set them."""
     own = {
         "RAY_USAGE_STATS_ENABLED": "0",
-        # This disables a warning about a future change on machines without GPUs.
+        # This silences a warning about a future change on machines without GPUs.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # With Ray's default niceness of 15, any other process starves the workers.
         "RAY_worker_niceness": "0",
@@ -197,10 +198,10 @@ def require_token(setting: str, address: str) -> None:
     """Make Ray send this machine's token to a cluster, and check that the cluster requires the same token.
 
     `RAY_AUTH_MODE=disabled` in the environment skips this. The check runs two processes that import Ray.
-    `setting` is the user's setting for `address`, for messages.
+    `setting` is the name of the user's setting for `address`, for messages.
 
     Raises:
-        UserError: If this machine has no token, or the cluster refuses it or accepts connections without it.
+        UserError: If this machine has no token, or the cluster refuses it or accepts connections without one.
     """
     if os.environ.setdefault("RAY_AUTH_MODE", "token").lower() != "token":
         return
@@ -229,7 +230,7 @@ def require_token(setting: str, address: str) -> None:
 
 
 def _refusal(address: str, mode: str) -> str:
-    """Return Ray's error when it connects in an authentication mode, or "" if it succeeds."""
+    """Return Ray's error on connecting in this authentication mode, or "" if it succeeds."""
     check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
     environment = os.environ | {"RAY_AUTH_MODE": mode}
     done = subprocess.run([*check, f"--address={address}"], capture_output=True, text=True, env=environment)
@@ -239,16 +240,17 @@ def _refusal(address: str, mode: str) -> str:
 def new_folder() -> tuple[str, subprocess.Popen[bytes]]:
     """Return a folder for Ray's processes on this machine, and a process that cleans up after the cluster.
 
-    The cleanup starts when the standard input of that process closes, at the latest when this process ends.
+    The cleanup starts when the standard input of that process closes, which happens at the latest when this
+    process ends.
     """
-    # Ray appends 75 characters for its sockets, and their names are limited to 107.
+    # Ray appends 75 characters for its sockets, whose paths are limited to 107.
     usual = tempfile.gettempdir()
     parent = usual if len(f"{usual}/reverie-12345678") <= 30 else "/tmp"
     folder = tempfile.mkdtemp(prefix="reverie-", dir=parent)
     reaper = subprocess.Popen(
         [sys.executable, "-I", "-S", str(ray_reaper.__file__), folder, str(os.getpid())],
         stdin=subprocess.PIPE,
-        # Ctrl-C does not reach other sessions.
+        # Ctrl-C does not reach processes in other sessions.
         start_new_session=True,
     )
     return folder, reaper
@@ -261,5 +263,5 @@ def check_reachable(address: str) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
         except (UnicodeError, OverflowError) as error:
-            # The name is too long or the port is above 65535.
+            # The host name is too long, or the port is above 65535.
             raise OSError(str(error)) from error

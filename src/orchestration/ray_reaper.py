@@ -1,8 +1,8 @@
 """Clean up after a local Ray cluster, even if the process that started it was killed.
 
 This file runs as a separate process, `python ray_reaper.py FOLDER PARENT`. It waits until its standard input
-closes, a pipe with its other end open only in the parent. All of Ray's processes contain the folder in their
-arguments or have a log in it open.
+closes, a pipe that only the parent has open at the other end. All of Ray's processes either have the folder
+in their arguments or have a log in it open.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ def users_of(folder: str, spared: set[int]) -> Iterator[int]:
         if int(entry.name) not in spared:
             # The process may have ended or belong to another user.
             with contextlib.suppress(OSError):
-                # A process that has just started has no open files, so its arguments are checked too.
+                # A process that has just started does not have open files yet, so its arguments are checked
+                # too.
                 is_named = f"{folder}/".encode() in (entry / "cmdline").read_bytes().replace(b"\0", b"/")
                 files = (entry / "fd").iterdir()
                 if is_named or any(os.readlink(file).startswith(f"{folder}/") for file in files):
@@ -31,7 +32,7 @@ def users_of(folder: str, spared: set[int]) -> Iterator[int]:
 
 
 def cleanup(folder: str, parent: int) -> None:
-    """Kill all processes of the cluster and delete its folder, retrying for a few seconds."""
+    """Kill all of the cluster's processes and delete its folder, retrying for a few seconds."""
     spared = {os.getpid(), parent}
     for _ in range(_ROUNDS):
         left = list(users_of(folder, spared))

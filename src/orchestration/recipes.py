@@ -1,4 +1,4 @@
-"""The kinds of run, with one recipe per workflow."""
+"""The kinds of runs, with one recipe per workflow."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,23 +11,23 @@ from ..planning.recipe import Recipe
 from ..utils.ranks import ALONE, Ranks
 from ..utils.timestep import EnvSpec
 
-# Loading an agent does not import the parts of a run.
+# Loading an agent must not import the parts of a run.
 if TYPE_CHECKING:
     from ..workflows import Agent
     from .orchestrator import AnyParts, OpenedRun, Orchestrator
 
 
 class RunRecipe(Recipe, Protocol):
-    """Interface of a kind of run."""
+    """Interface that every kind of run implements."""
 
     samples_actions: bool
-    """Whether evaluation samples actions. Otherwise it uses the mode of the policy."""
+    """Whether evaluation samples actions. Otherwise it uses the policy's mode."""
 
     gpu_repair: str
-    """Advice for a full GPU."""
+    """Advice for when GPU memory is full."""
 
     def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return additional lines of the banner by item."""
+        """Return additional banner lines, keyed by item."""
         ...
 
     def build(self, config: TrainConfig, run_dir: Path) -> "AnyParts":
@@ -35,7 +35,7 @@ class RunRecipe(Recipe, Protocol):
         ...
 
     def updates_on_zeros(self, config: TrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
-        """Yield CPU updates of temporary networks for timing, from short windows up to the run's."""
+        """Yield CPU updates of temporary networks for timing, from short windows up to those of the run."""
         ...
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> "Agent":
@@ -68,5 +68,5 @@ RECIPES: dict[type[TrainConfig], Callable[[Ranks], Any]] = {
 
 
 def recipe_of(config: TrainConfig, ranks: Ranks = ALONE) -> RunRecipe:
-    """Return the recipe of a run, shared by `ranks`."""
+    """Return the recipe for a run shared by `ranks`."""
     return RECIPES[type(config)](ranks)

@@ -21,29 +21,29 @@ from .threads import PaceWatch
 
 _LOG = logging.getLogger(__name__)
 VIDEOS = "videos"
-# An Atari agent step is 4 frames of 60 Hz.
+# An Atari agent step is 4 frames at 60 Hz.
 VIDEO_FPS = 15
-# Small frames are upscaled to this many pixels.
+# Small frames are upscaled to this side length in pixels.
 VIDEO_SIDE = 256
 MAX_ANIMATION_FRAMES = 300
 
 
 def write_video(path: Path, frames: NDArray[np.uint8], fps: float = VIDEO_FPS) -> None:
-    """Write frames (T, H, W, 3) as a video, upscaling small ones."""
+    """Write frames (T, H, W, 3) as a video, upscaling them if they are small."""
     scale = max(1, VIDEO_SIDE // max(frames.shape[1:3]))
     save_video(path, (upscale(frame, scale) for frame in frames), fps)
 
 
 def no_pictures(env: EnvSpec) -> str:
-    """Return the reason for an environment without videos."""
+    """Return why videos of this environment are not available."""
     return f'{env.name} has no image observation, and no `rgb_array` in metadata["render_modes"]'
 
 
 class Reports:
     """Write a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
 
-    A resumed run drops log entries after `resume_step`, the step of its checkpoint. `planned_mb` is the
-    planned host and GPU memory in MB of 1e6 bytes.
+    A resumed run discards log entries after `resume_step`, the step of its checkpoint. `planned_mb` is the
+    planned host and GPU memory in MB (1e6 bytes).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Reports:
         self.writer.scalars(step, values)
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
-        """Write the metrics of a log interval with this process's speeds, and show progress."""
+        """Write the metrics of a log interval together with this process's speeds, and show progress."""
         speeds = self._speeds(step, updates)
         self.writer.scalars(step, metrics | speeds)
         self._progress.update(
@@ -90,9 +90,9 @@ class Reports:
     def generation(
         self, step: int, updates: int, metrics: dict[str, float], block: list[str], until: int | None
     ) -> None:
-        """Write the metrics of a generation with its speeds, and print its block of lines.
+        """Write the metrics of a generation together with its speeds, and print its block of lines.
 
-        `until` is the step at which members start to learn, or `None` once they do.
+        `until` is the step at which members start learning, or `None` once they have started.
         """
         speeds = self._speeds(step, updates)
         self.writer.scalars(step, metrics | speeds)
@@ -102,7 +102,7 @@ class Reports:
         self._watch_pace(speeds, metrics["time/learn_fraction"])
 
     def _watch_pace(self, speeds: dict[str, float], fraction: float) -> None:
-        """Suggest a single thread if updates have slowed down to half of their speed.
+        """Suggest a single thread if updates have slowed to half their earlier speed.
 
         `fraction` is the fraction of the time spent in updates.
         """
@@ -133,12 +133,12 @@ class Reports:
         self._progress.advance(step, updates, phase, until)
 
     def describe(self) -> str:
-        """Return the current activity and progress of the run."""
+        """Return a description of the run's current activity and progress."""
         return self._progress.describe()
 
     @contextmanager
     def doing(self, words: str) -> Iterator[None]:
-        """Show an activity on the progress line during the `with` block."""
+        """Show an activity on the progress line for the duration of the `with` block."""
         self._progress.set_status(words)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Open and close a run with its folder, log and components."""
+"""Open and close a run together with its folder, log and components."""
 
 import logging
 import shutil
@@ -31,7 +31,7 @@ _RESTARTS = "no checkpoint yet: the run starts again with the same configuration
 
 
 def join(config: TrainConfig, started: Ranks) -> AbstractContextManager[Ranks]:
-    """Return a context that connects the processes of `torchrun` to one run."""
+    """Return a context that connects the processes started by `torchrun` to one run."""
     timeout = config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0
     return joined(started, timeout)
 
@@ -44,7 +44,7 @@ def open_run(
     preflight: Preflight | None = None,
     notices: Sequence[str] = (),
 ) -> Iterator[Orchestrator]:
-    """Log the banner of a run and yield it, ready to start or resume. Close everything at the end.
+    """Log a run's banner and yield the run, ready to start or resume. Close everything at the end.
 
     Without `preflight` the banner has no plan, and torch's number of threads changes only if `config.threads`
     is set.
@@ -58,7 +58,7 @@ def open_run(
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
-        # Environments may change the working directory while threads write.
+        # Environments may change the working directory while threads are writing.
         run_dir = run_dir.absolute()
         restarts = bool(config.resume) and checkpoint is None
         notices = [*notices, _RESTARTS] if restarts else notices
@@ -70,7 +70,7 @@ def open_run(
         try:
             parts = recipe.build(config, run_dir)
         except BaseException:
-            # A new folder has no results yet. Other ranks may be removing their parts of it.
+            # A new folder does not contain results yet. Other ranks may be removing their parts of it.
             if is_new:
                 shutil.rmtree(run_dir, ignore_errors=True)
             raise
@@ -92,7 +92,7 @@ def open_run(
         reports.writer.text(step or 0, "config", f"```yaml\n{as_yaml}```")
         run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
         opened.callback(run.close)
-        # The mirror starts only after the logs have been truncated to the checkpoint.
+        # Mirroring must start only after the logs have been truncated to the checkpoint.
         if config.checkpoint.mirror:
             from ..checkpoints.mirror import Mirror
 
@@ -109,11 +109,11 @@ def _ready_torch(
     signals: Signals,
     heartbeat: Heartbeat,
 ) -> str | None:
-    """Set the number of threads and test the compiler. Return the number of threads with its reason."""
+    """Set the number of threads and test the compiler. Return the number of threads and the reason for it."""
     threads = None
     if preflight or config.threads:
         updates = partial(recipe.updates_on_zeros, config, preflight.env) if preflight else tuple
-        # Compiled code depends on the number of threads, so it is set before compilation.
+        # Compiled code depends on the number of threads, so set that first.
         threads = use_threads(config, updates, recipe.ranks)
     if config.compile is Compile.inductor:
         heartbeat.describe = partial(still, "trying the compiler", time.monotonic())
@@ -130,7 +130,7 @@ def _log_start(
     notices: Sequence[str],
     threads: str | None,
 ) -> None:
-    """Log notices, banner and plan."""
+    """Log the notices, the banner and the plan."""
     banner = start_banner(config, recipe, parts, threads)
     for line in [*notices, *banner, *([plan_line(plan)] if plan else [])]:
         _LOG.info(line)
@@ -139,7 +139,7 @@ def _log_start(
 
 
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
-    """Disable the compiler for this run and its resumptions if it fails for a reason other than Ctrl-C."""
+    """Disable the compiler for this run and its resumptions if it fails, unless because of Ctrl-C."""
     _LOG.info("trying the compiler (10 s the first time)")
     if (reason := why_not_compiled(config.device.value)) and not signals.stop:
         config.compile = Compile.graph if config.device is Device.cuda else Compile.none
@@ -149,9 +149,9 @@ def _try_compiler(config: TrainConfig, signals: Signals) -> None:
 def start_banner(
     config: TrainConfig, recipe: RunRecipe, parts: AnyParts, threads: str | None = None
 ) -> list[str]:
-    """Return a summary of a run before its start, one line per item.
+    """Return a summary of the run before it starts, one line per item.
 
-    `threads` is the number of CPU threads with its reason.
+    `threads` is the number of CPU threads and the reason for it.
     """
     buffer, replay, spec = config.buffer, parts.replay, parts.environment.spec
     records = count_text(buffer.capacity, "record")

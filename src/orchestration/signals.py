@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-# EX_TEMPFAIL of sysexits.h is a temporary failure with the meaning "try again".
+# EX_TEMPFAIL of sysexits.h: a temporary failure, meaning "try again".
 RESUME_ME_EXIT_CODE = 75
 _LOG = logging.getLogger(__name__)
 
 
 class Signals:
-    """Context manager that records requests by signals. The run handles them between steps.
+    """Context manager that records requests made by signals. The run handles them between steps.
 
-    SIGINT (Ctrl-C) and SIGTERM request to save a checkpoint and stop. SIGUSR1 requests only a checkpoint. A
-    second SIGINT calls `end`, which ends the process. Without `end` it raises `KeyboardInterrupt`, so that
+    SIGINT (Ctrl-C) and SIGTERM ask the run to save a checkpoint and stop. SIGUSR1 asks only for a checkpoint.
+    A second SIGINT calls `end`, which ends the process. Without `end` it raises `KeyboardInterrupt`, so that
     the caller can clean up. Leaving the context restores the previous handlers.
     """
 
@@ -24,14 +24,14 @@ class Signals:
         self._end = end
         self.stop = False
         self.interrupted = False
-        """Whether SIGINT requested to stop."""
+        """Whether SIGINT asked the run to stop."""
 
         self._save = False
         self._before = {}
 
     def take_save(self) -> bool:
         """Return whether a checkpoint was requested since the last call."""
-        # A signal after this line counts for the next call.
+        # A signal that arrives after this line counts for the next call.
         if not self._save:
             return False
         self._save = False
@@ -67,6 +67,6 @@ class Signals:
 
 
 def _log_signal(level: int, number: int, text: str) -> None:
-    """Log from a new thread, because the signal may have interrupted another write to the log."""
-    # The interrupted code may own a lock of `threading`, so this uses the low-level module.
+    """Log from a new thread, because the signal may have interrupted a write to the log."""
+    # The interrupted code may hold one of `threading`'s locks, so use the low-level module.
     _thread.start_new_thread(_LOG.log, (level, "%s: %s", signal.Signals(number).name, text))

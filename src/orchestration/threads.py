@@ -1,4 +1,4 @@
-"""Choose the number of CPU threads of a run with a short benchmark under the machine's current load."""
+"""Choose a run's number of CPU threads with a short benchmark under the machine's current load."""
 
 import os
 import statistics
@@ -16,26 +16,26 @@ from ..utils.units import count_text
 _SECONDS, _LONGEST_SECONDS = 1.0, 10.0
 _ROUNDS, _LEAST_ROUNDS = 5, 3
 _HOPELESS = 2.0
-"""A thread count is not measured again if its update is this many times slower than the fastest."""
+"""A thread count is not measured again if its updates take this many times as long as the fastest."""
 
 _NOISE = 1.05
-"""Counts within this ratio of the fastest are considered equally fast."""
+"""Counts whose time is within this factor of the fastest are considered equally fast."""
 
 _CUDA_THREADS = 4
-"""Threads of a run on a GPU. Its CPU only samples batches and steps environments."""
+"""Number of threads of a run on a GPU, where the CPU only samples batches and steps environments."""
 
 _INTERVALS = 5
-"""Number of log intervals in the median speed of updates."""
+"""Number of log intervals over which the median update speed is taken."""
 
 
 def use_threads(
     config: TrainConfig, updates: Callable[[], Iterable[Callable[[], object]]], ranks: Ranks
 ) -> str:
-    """Set the number of threads of this process and in `config.threads`. Return it with the reason.
+    """Set the number of threads of this process and in `config.threads`. Return it and the reason.
 
-    If `config.threads` is `None`, `OMP_NUM_THREADS` applies if set. Otherwise the function times `updates`,
-    updates of the run's shape with the shortest first. All ranks of a run use the same number, because the
-    rounding of sums depends on it.
+    If `config.threads` is `None`, `OMP_NUM_THREADS` is used if set. Otherwise the function times `updates`,
+    which have the run's shape and start with the shortest. All ranks of a run use the same number, because
+    the rounding of sums depends on it.
     """
     cpus, omp = usable_cpus(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if config.threads is not None:
@@ -59,7 +59,7 @@ def use_threads(
 
 
 def candidates(cpus: int) -> list[int]:
-    """Return the numbers of threads to compare: the number of CPUs, and all smaller powers of two.
+    """Return the thread counts to compare: the number of CPUs and all smaller powers of two.
 
     >>> candidates(6)
     [1, 2, 4, 6]
@@ -73,11 +73,11 @@ def measure(
     seconds: float = _SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Return the median seconds per update for each number of threads. This lasts about `seconds`.
+    """Return the median seconds per update for each number of threads. This takes about `seconds`.
 
-    The function measures the longest of `updates` that fits the time. It alternates between counts, so that
-    a change in the machine's load affects all of them. On a slow machine, three rounds may last up to ten
-    times as long. Without updates, the result is empty.
+    The function measures the longest of `updates` that fits into the time. It alternates between counts, so
+    that a change in the machine's load affects all of them. On a slow machine, three rounds may take up to
+    ten times as long. Without updates, the result is empty.
     """
 
     def timed(update: Callable[[], object], count: int) -> float:
@@ -118,7 +118,7 @@ def _medians(found: dict[int, list[float]]) -> dict[int, float]:
 
 
 def choose(seconds: dict[int, float]) -> tuple[int, str]:
-    """Return the smallest of the fastest thread counts, and the reason. `seconds` is the time by count.
+    """Return the smallest of the fastest thread counts and the reason. `seconds` maps each count to its time.
 
     >>> choose({1: 1.0, 2: 0.98, 4: 3.0})
     (1, 'as fast as 2 on this machine now')
@@ -132,14 +132,14 @@ def choose(seconds: dict[int, float]) -> tuple[int, str]:
 
 
 class PaceWatch:
-    """Detect once that updates are half as fast as earlier in the run, over several log intervals."""
+    """Detect, once per run, that updates have been half as fast as before for several log intervals."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_INTERVALS)
         self._best, self._is_over = 0.0, False
 
     def has_halved(self, updates_per_second: float) -> bool:
-        """Add the speed of a log interval. Return True the first time the median is half of the best."""
+        """Add a log interval's speed. Return True the first time the median falls to half of the best."""
         self._last.append(updates_per_second)
         if self._is_over or len(self._last) < _INTERVALS:
             return False

@@ -1,4 +1,4 @@
-"""Rebuild the agent of a run from its folder."""
+"""Rebuild a run's agent from its folder."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from .recipes import recipe_of
 def load_agent(
     name: str, device: Device, env: tuple[Suite, str | None] | None = None, key: str = "run"
 ) -> tuple[TrainConfig, Agent, int | None]:
-    """Return the configuration, agent and step of a run's newest checkpoint or of `pretrained:<name>`.
+    """Return the configuration, agent and step from a run's newest checkpoint or from `pretrained:<name>`.
 
-    `env` is a suite and a Gymnasium id that replace the environment of the run. `key` is the user's setting
-    for `name`, for messages, or "" from Python.
+    `env` is a suite and a Gymnasium id that replace the run's environment. `key` is the name of the user's
+    setting for `name`, for messages, or "" for calls from Python.
     """
     folder = Path(resolve_pretrained(name))
     run = load_run(str(folder), device=device, key=key)
-    # The agent is not trained, so compilation is not worth its time.
+    # The agent is not trained, so compilation would not pay off.
     run.compile = Compile.none
     checkpoint = None if holds_networks_alone(str(folder)) else checkpoint_of(run, folder)
     if env is not None:

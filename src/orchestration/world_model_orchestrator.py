@@ -1,6 +1,6 @@
-"""The training loop of Dreamer: collect, train, call the instruments, save.
+"""Dreamer's training loop: collect, train, call the instruments, save.
 
-It does not depend on losses, environments or games.
+The loop does not depend on specific losses, environments or games.
 """
 
 import logging
@@ -103,7 +103,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         for instrument in [each for each in self.instruments if each.is_postponed]:
             instrument(self)
             if not instrument.is_postponed:
-                # The checkpoint records that the postponed action is done.
+                # This checkpoint records that the postponed action is done.
                 self.save_if_possible()
         while not (reason := self._stop_reason(time_step)):
             following = self._collect(time_step)
@@ -113,7 +113,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            # With collectors, a step may last for two rounds, so the saved step is checked too.
+            # With collectors, the step may be the same for two rounds, so check the saved step too.
             is_new_best = self.best_step == self.step != self.saved_step
             if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
@@ -122,7 +122,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return reason
 
     def _stop_reason(self, time_step: TimeStep) -> StopReason | None:
-        """Agree with the other ranks on the next step. Return a reason to stop, or `None` to continue."""
+        """Agree with the other ranks on what to do next. Return a reason to stop, or `None` to continue."""
         self.agreed = agree(self.ranks, time_step, self.signals, self.guard.must_stop)
         is_over = self.step >= self.config.training.total_timesteps
         reasons = {
@@ -135,7 +135,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return next((reason for reason, applies in reasons.items() if applies), None)
 
     def _begin(self) -> TimeStep:
-        """Return the first time step of the run, or the restored one of a resumed run."""
+        """Return the run's first time step, or the restored one if the run is resumed."""
         if self._checkpoint is None:
             return self.begin_call(self.parts.environment.reset).result()
         state = self._checkpoint.state()
@@ -143,7 +143,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         time_step, warnings = self.begin_call(restore).result()
         for warning in warnings:
             _LOG.warning(warning)
-        # This comes last, because no random numbers may be drawn between here and the loop.
+        # Do this last, because no random numbers may be drawn between here and the loop.
         with reading(self._checkpoint.state_path):
             set_global_state(state["global_generators"])
         return time_step
@@ -151,8 +151,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
         """Act once in every environment and store the step. Return the next time step as a future.
 
-        With `training.overlap` it may not be ready. Its actions are already chosen, so updates do not affect
-        it.
+        With `training.overlap` it may not be ready yet. Its actions are already chosen, so updates do not
+        affect it.
         """
         if self.config.training.offline:
             self.step += self.config.env.num_envs
@@ -166,7 +166,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
     def _remember(
         self, time_step: TimeStep, collected: PolicyOutput, envs: NDArray[np.int64] | None = None
     ) -> None:
-        """Count and store a step of `envs`, or of all environments by default."""
+        """Count and store a step of the environments `envs`, by default of all environments."""
         with self.watch("collect"):
             self.step += self.agreed.acted
             ended = self.tracker.add(time_step, envs)
@@ -179,7 +179,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             instrument.add(self, time_step, envs, ended)
 
     def _learn(self) -> None:
-        """Make the updates due by the train ratio. During warm-up they train only the world model."""
+        """Run the updates that the train ratio calls for. During warm-up they train only the world model."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
         # All ranks update together, so every rank must have a batch.
         if self.step < training.first_update or self.ranks.sum([replay.can_sample])[0] < self.ranks.size:
@@ -197,7 +197,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
                 self.means.add(updated.metrics)
                 self.nonfinite.check(self.step, updated, batch)
             if left and not self.nonfinite.has_too_many:
-                # The host may wait for the latents below, so the next batch is drawn first.
+                # The host may wait for the latents below, so draw the next batch first.
                 with self.watch("sample"):
                     self.feed.draw_ahead()
             with self.watch("update"):
@@ -219,7 +219,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
                     raise RankLost(f"the networks of the ranks differ after update {self.updates:,}")
 
     def _updates_due(self) -> int:
-        """Return the number of updates to make now."""
+        """Return the number of updates to run now."""
         return self.update_ratio(self.step)
 
     def tags(self) -> dict[str, float]:
@@ -227,7 +227,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return self.compilations.tags() if self.compilations else {}
 
     def state(self) -> dict[str, Any]:
-        """See `Orchestrator.state`. Schedules are not included, because they depend only on the step."""
+        """See `Orchestrator.state`. Schedules are excluded, because they depend only on the step."""
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),
             RANKS_KEY: self.ranks.size,
@@ -242,7 +242,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the loop. Environments and global generators follow in `run`.
+        """Restore the loop. `run` restores the environments and the global random generators.
 
         Raises:
             UserError: If the saved state is invalid.
@@ -265,26 +265,26 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         return {"batch": self.feed.sampled, "metrics": self.means, **held}
 
     def save_if_possible(self) -> None:
-        """Save a checkpoint, except before the first time step, when the state is unchanged."""
+        """Save a checkpoint, unless this is before the first time step and the state is unchanged."""
         if self._has_begun:
             super().save_if_possible()
 
     def save(self) -> None:
         """Check that the last update was finite, and save a checkpoint.
 
-        Rank 0 saves after all other ranks, because its files make the whole checkpoint valid.
+        Rank 0 saves after all other ranks, because its files make the checkpoint as a whole valid.
         """
         if self._side:
             self._side.wait()
         self.nonfinite.settle()
-        # This also applies if the checkpoint of the best step is written again.
+        # This also applies when the checkpoint of the best step is written again.
         self.is_best |= self.best_step == self.step
         before = self.saved_step, self.is_best
         try:
             for is_turn in (not self.ranks.is_first, self.ranks.is_first):
                 serialize_ranks(self.ranks, super().save, is_turn)
         except OSError:
-            # The checkpoint is invalid on all ranks, even if this rank has written its files.
+            # The checkpoint is invalid on all ranks, even if this rank has written its own files.
             self.saved_step, self.is_best = before
             raise
 

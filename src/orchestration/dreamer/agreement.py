@@ -13,26 +13,26 @@ from ..signals import Signals
 
 
 class RankConsensus(NamedTuple):
-    """Values that are equal on all ranks until the next step."""
+    """Values that all ranks share until the next step."""
 
     acted: int = 0
-    """Agent steps that produced the current records, over all ranks."""
+    """Agent steps that produced the current records, summed over all ranks."""
 
     ended: int = 0
-    """Episodes that end with the current records, over all ranks."""
+    """Episodes that end with the current records, summed over all ranks."""
 
     stop: bool = False
-    """Whether a signal requested any rank to stop."""
+    """Whether a signal asked any rank to stop."""
 
     save: bool = False
-    """Whether a signal requested a checkpoint on any rank."""
+    """Whether a signal asked any rank for a checkpoint."""
 
     leak: bool = False
-    """Whether any rank must stop because of a certain leak."""
+    """Whether any rank must stop because a leak is certain."""
 
 
 def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> RankConsensus:
-    """Combine the values of all ranks in one collective."""
+    """Combine the values of all ranks in a single collective."""
     acted, ended = int((~time_step.is_first).sum()), int(time_step.is_last.sum())
     own = [acted, ended, signals.stop, signals.take_save(), leak]
     acted, ended, stop, save, leaks = ranks.sum(own)
@@ -40,7 +40,7 @@ def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> Ra
 
 
 def gather_episodes(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -> list[Episode]:
-    """Return the episodes that ended on any rank, with environment indices of the whole run."""
+    """Return the episodes that ended on any rank, with environments numbered across the whole run."""
     if ranks.size == 1:
         return own
     rows = torch.full((tracker.num_envs, 3), torch.nan, dtype=torch.float64)
@@ -54,10 +54,10 @@ def gather_episodes(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -
 
 
 def serialize_ranks(ranks: Ranks, action: Callable[[], None], is_turn: bool) -> None:
-    """Run `action` on the ranks with `is_turn`, and wait on all ranks until it is done.
+    """Run `action` on the ranks with `is_turn` set. All ranks wait until it is done.
 
     Raises:
-        OSError: On all ranks, if one rank raised it.
+        OSError: On all ranks, if any rank raised it.
     """
     failure: OSError | None = None
     try:

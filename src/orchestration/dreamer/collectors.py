@@ -27,7 +27,7 @@ from ..ray_cluster import Cluster, EngineFailed, WorkerDied, check_reachable, re
 from .dry_run import dry_run, replay_spec, workflow_config
 
 Row = tuple[TimeStep, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]
-"""A record of each environment of a collector, with the action, deter and stoch of `PolicyOutput`."""
+"""One record from each of a collector's environments, with the action, deter and stoch of `PolicyOutput`."""
 
 AHEAD = 2
 """Rollouts in flight per collector: one is collected while the previous one is trained on."""
@@ -43,25 +43,25 @@ def acting_tensors(workflow: DreamerWorkflow) -> list[Tensor]:
 
 
 def parcel_bytes(config: DreamerTrainConfig, env: EnvSpec) -> int:
-    """Return the bytes of a rollout."""
+    """Return the size of a rollout in bytes."""
     record = sum(each.nbytes for each in record_fields(replay_spec(config, env)).values())
-    # Latents are sent in the format before their conversion by the replay.
+    # Latents are sent before the replay converts them to its own format.
     latents = 4 * config.model.deter + config.model.stoch
     return config.collect.steps * env.num_envs // config.collect.collectors * (record + latents)
 
 
 def object_store_mib(config: DreamerTrainConfig, env: EnvSpec) -> int:
-    """Return the shared memory for all rollouts in flight, each with its own weights."""
+    """Return the shared memory in MiB for all rollouts in flight, each with its own weights."""
     weights = 4 * dry_run(config, env).num_parameters
     count = AHEAD * config.collect.collectors + 1
     return max(LEAST_OBJECT_STORE_MIB, math.ceil(1.1 * count * (weights + parcel_bytes(config, env)) / 2**20))
 
 
 class Collector:
-    """Act in a share of a run's environments in a separate process.
+    """Act in one share of a run's environments, in a separate process.
 
-    `env` configures the share, and `first` is the index of its first environment. `start` is the number of
-    collectors that the run has started before, so that each one plays new episodes.
+    `env` configures the share, and `first` is the index of its first environment. `start` counts the
+    collectors that the run has already started, so that each one plays new episodes.
     """
 
     def __init__(self, config: DreamerTrainConfig, env: EnvConfig, first: int, start: int) -> None:
@@ -69,7 +69,7 @@ class Collector:
         self._seed = named_seed(config.seed, "collector", start)
 
     def begin(self) -> None:
-        """Start the environments and create the networks. In `__init__`, Ray would hide their errors."""
+        """Start the environments and create the networks. Ray would hide errors raised in `__init__`."""
         torch.set_num_threads(1)
         self._environment = make_environment(self._env, self._seed, first=self._first)
         spec, networks = self._environment.spec, workflow_config(self._config)
@@ -79,7 +79,7 @@ class Collector:
         self._step = self._environment.reset()
 
     def play(self, weights: list[NDArray[Any]]) -> list[Row]:
-        """Make `collect.steps` steps in each environment with `weights`, the values of `acting_tensors`."""
+        """Take `collect.steps` steps in each environment with `weights`, the values of `acting_tensors`."""
         for tensor, numbers in zip(acting_tensors(self._workflow), weights, strict=True):
             tensor.copy_(torch.tensor(numbers))
         return [self._act() for _ in range(self._config.collect.steps)]
@@ -97,14 +97,14 @@ class _Part:
     envs: NDArray[np.int64]
     actor: Any = None
     ordered: deque[tuple[Any, float]] = field(default_factory=deque)
-    """Rollouts in flight, the oldest first, each with the number of updates of its weights."""
+    """Rollouts in flight, oldest first, each with the update count of its weights."""
 
     deaths: int = 0
-    """Number of consecutive collectors that died."""
+    """Number of collectors that have died in a row."""
 
     @property
     def oldest(self) -> float:
-        """The smallest number of updates of the weights in flight, or inf without rollouts."""
+        """The smallest update count among the weights in flight, or inf if there are no rollouts."""
         return self.ordered[0][1] if self.ordered else math.inf
 
     def __str__(self) -> str:
@@ -113,14 +113,14 @@ class _Part:
 
 
 class Collectors:
-    """A replacement for `VectorEnvironment` with environments in other processes.
+    """A replacement for `VectorEnvironment` whose environments run in other processes.
 
-    Records are yielded in arrival order. Each environment's records stay in order and contiguous. If a
-    collector dies, its rollouts in flight are lost, and a new collector starts new episodes. The replay ends
-    the open episodes as truncated.
+    Records are yielded in arrival order, but each environment's records stay contiguous and in order. If a
+    collector dies, its rollouts in flight are lost, and a new collector starts new episodes. The replay marks
+    the unfinished episodes as truncated.
 
     Raises:
-        UserError: If the cluster is missing, too small or open to everyone.
+        UserError: If the cluster is missing, too small, or open to everyone.
     """
 
     def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, workflow: DreamerWorkflow) -> None:
@@ -130,8 +130,8 @@ class Collectors:
         self._config, self._env = config, replace(config.env, num_envs=size)
         self._tensors, self._weights, self._published = acting_tensors(workflow), None, -1
         self._parts = [_Part(np.arange(first, first + size)) for first in range(0, spec.num_envs, size)]
-        # The remaining rows of the current rollout, and the number of updates of its weights (inf without
-        # a rollout).
+        # The remaining rows of the current rollout, and the update count of its weights (inf without a
+        # rollout).
         self._rows: deque[Row] = deque()
         self._version = math.inf
         self._starts, self._lags = 0, Counter[int]()
@@ -152,7 +152,7 @@ class Collectors:
         self._remote = self._ray.remote(num_cpus=1, max_restarts=0)(Collector)
 
     def reset(self) -> TimeStep:
-        """Start a collector for each share. Return an empty step, because no record has arrived."""
+        """Start a collector for each share. Return an empty step, because no record has arrived yet."""
         for part in self._parts:
             self._begin(part)
         return self._empty_step()
@@ -163,22 +163,22 @@ class Collectors:
         return self.reset(), []
 
     def state_dict(self) -> dict[str, int]:
-        """Return the number of collectors started by the run. Their episodes cannot be restored."""
+        """Return the number of collectors that the run has started. Their episodes cannot be restored."""
         return {"starts": self._starts}
 
     def render(self) -> None:
         """Return `None`, because collectors do not render."""
 
     def next(self, updates: int, is_behind: bool, should_stop: Callable[[], bool]) -> TimeStep:
-        """Wait for the next record of the environments `envs` and return it. `played` contains its actions.
+        """Wait for the next record and return it. `envs` lists its environments, `played` its actions.
 
-        `updates` is the number of updates so far. While the learner `is_behind`, updates wait for old
-        records, so no rollouts are requested. The step is empty if `should_stop` returns True or there is no
-        rollout to wait for.
+        `updates` is the number of updates so far. While the learner `is_behind`, updates wait for records
+        that are already in flight, so no new rollouts are requested. The step is empty if `should_stop`
+        returns True or no rollout is in flight.
 
         Raises:
-            EngineFailed: If more than `env.max_restarts` consecutive collectors die, or the cluster is lost.
-            EnvironmentCrashed: If environments of a collector fail more often than that.
+            EngineFailed: If more than `env.max_restarts` collectors die in a row, or the cluster is lost.
+            EnvironmentCrashed: If a collector's environments fail more often than that.
             UserError: If a collector cannot create its environments.
         """
         while not self._rows:
@@ -188,7 +188,7 @@ class Collectors:
             heads = {
                 part.ordered[0][0]: part for part in self._parts if part.ordered and part.oldest <= latest
             }
-            # The awaited collector has died and was replaced.
+            # The collector being waited for has died and been replaced.
             if not heads:
                 return self._empty_step()
             done, _ = self._ray.wait(list(heads), timeout=_POLL_SECONDS)
@@ -205,13 +205,13 @@ class Collectors:
         return step
 
     def added(self, updates: int) -> None:
-        """Record that the replay received the last step of `next` after this many updates."""
+        """Record that the replay received the last step returned by `next` after this many updates."""
         self._lags[updates - int(self._version)] += len(self.envs)
         if not self._rows:
             self._version = math.inf
 
     def room(self, updates: int) -> int:
-        """Return the number of updates that keep all steps in flight within `collect.max_staleness`."""
+        """Return how many more updates keep all steps in flight within `collect.max_staleness`."""
         oldest = min(self._version, *(part.oldest for part in self._parts))
         room = oldest + self._config.collect.max_staleness - updates
         return sys.maxsize if room == math.inf else max(0, int(room))
@@ -226,7 +226,7 @@ class Collectors:
         return tags
 
     def close(self) -> None:
-        """Leave the cluster, and stop a local one."""
+        """Disconnect from the cluster, and stop it if it is local."""
         self._weights = None
         for part in self._parts:
             part.actor, part.ordered = None, deque()
@@ -241,7 +241,7 @@ class Collectors:
         self._starts += 1
 
     def _order(self, updates: int) -> None:
-        """Request rollouts with the current weights, so that each started collector has `AHEAD` in flight."""
+        """Request rollouts with the current weights, so that each running collector has `AHEAD` in flight."""
         for part in self._parts:
             has_begun = not part.ordered or part.oldest < math.inf
             while has_begun and len(part.ordered) < AHEAD:
@@ -260,12 +260,12 @@ class Collectors:
         # The result of `begin` has no rows.
         if rows is not None:
             self._rows, self._version, self.envs, part.deaths = deque(rows), version, part.envs, 0
-        # Moving the share to the end gives all shares a turn.
+        # Moving the share to the end gives every share its turn.
         self._parts.remove(part)
         self._parts.append(part)
 
     def _replace(self, part: _Part, death: WorkerDied) -> None:
-        """Replace a dead collector. Errors match `next`."""
+        """Replace a dead collector. Raises the same errors as `next`."""
         self._cluster.require_alive()
         limit = self._config.env.max_restarts
         if part.deaths == limit:
@@ -274,6 +274,6 @@ class Collectors:
             )
         part.deaths += 1
         _LOG.warning("the %s died: %s Restarted with new episodes.", part, death)
-        # The collector may be alive but unreachable.
+        # The collector may still be alive but unreachable.
         self._ray.kill(part.actor)
         self._begin(part)

@@ -1,7 +1,7 @@
-"""Dry run of an update that measures its memory exactly, without data, memory or a device.
+"""Dry run of an update, which measures its memory exactly without data, memory or a device.
 
-The networks are built on torch's `meta` device, where tensors have shapes but no memory. They run the updates
-of training while every storage is counted from its creation to its release.
+The networks are built on torch's `meta` device, where tensors have shapes but no memory. They run real
+training updates while every storage is counted from creation to release.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ CUDA_GRANULARITY = 512
 META = torch.device("meta")
 _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 _MOST_STEPS = 2048
-"""Maximum trained steps of an update with a full dry run. This many need about a second."""
+"""Maximum number of trained steps in an update for a full dry run, which then takes about a second."""
 
 _LEAST_WINDOWS = 8
-"""Minimum number of windows of the shorter dry run for extrapolation."""
+"""Minimum number of windows in the shorter dry run used for extrapolation."""
 
-# A process uses only a few networks and batches, with a few hundred bytes each.
+# A process uses only a few combinations of networks and batches, at a few hundred bytes each.
 _REMEMBERED: dict[str, DryRun] = {}
 
 
 class _Rehearsal(DreamerWorkflow):
-    """Dreamer on the meta device that labels each part of an update for a counter."""
+    """Dreamer on the meta device, labeling each part of an update for a counter."""
 
     def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, size: int, counter: LiveBytes) -> None:
         self._counter = counter
@@ -49,7 +49,7 @@ class _Rehearsal(DreamerWorkflow):
         self._is_cuda = config.device is Device.cuda
         self._parts = iter(())
         super().__init__(spec, workflow_config(config), META)
-        # Each rank briefly allocates the noise of the whole batch.
+        # Each rank briefly allocates the noise for the whole batch.
         self.noise["update"] = replace(self.noise["update"], ranks=Ranks(size=size))
 
         def count(parameter: Tensor) -> None:
@@ -61,7 +61,7 @@ class _Rehearsal(DreamerWorkflow):
                 parameter.register_post_accumulate_grad_hook(count)
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
-        """Return the sum of all losses. The backward pass and the optimizer follow."""
+        """Return the sum of all losses. The backward pass and the optimizer step come next."""
         self._counter.label = "backward pass and optimiser step"
         return super().total(losses)
 
@@ -79,16 +79,17 @@ class _Rehearsal(DreamerWorkflow):
 
 
 def dry_run(config: DreamerTrainConfig, spec: EnvSpec, size: int = 1) -> DryRun:
-    """Return the device memory of one of `size` ranks for its networks and their updates.
+    """Return the device memory that one of `size` ranks uses for its networks and their updates.
 
-    Results are cached by shape for the process. The dry run does not allocate memory or advance generators.
+    Results are cached by shape for the life of the process. The dry run does not allocate memory or advance
+    random generators.
 
     On a CPU the networks process images in groups, so the number of operators grows with the batch. Beyond
-    `_MOST_STEPS` trained steps, the result is linearly extrapolated from two smaller batches. The error was
-    0 to 14 %, with the largest in bfloat16.
+    `_MOST_STEPS` trained steps, the result is extrapolated linearly from two smaller batches. The measured
+    error was 0 to 14 %, and largest in bfloat16.
 
-    This costs 0.2 to 0.5 s on one core, and once 0.7 s for torch's Python shape functions (75 MB). The time
-    grows with the steps of a window, up to a minute for 1,000.
+    This takes 0.2 to 0.5 s on one core, plus 0.7 s the first time for torch's Python shape functions (75 MB).
+    The time grows with the window length, up to a minute for 1,000 steps.
     """
     training, buffer = config.training, config.buffer
     shapes = (
@@ -107,7 +108,7 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec, size: int = 1) -> DryRun:
 
 
 def _extrapolate(config: DreamerTrainConfig, spec: EnvSpec, size: int, windows: int) -> DryRun:
-    """Extrapolate linearly from dry runs with `windows` and twice as many windows."""
+    """Extrapolate linearly from two dry runs, with `windows` and with twice as many windows."""
     batches = (replace(config.training, batch_size=count) for count in (windows, 2 * windows))
     one, two = (dry_run(replace(config, training=training), spec, size) for training in batches)
     more = config.training.batch_size / windows - 2
@@ -142,7 +143,7 @@ def _rehearse(config: DreamerTrainConfig, spec: EnvSpec, size: int) -> DryRun:
 
 
 def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
-    """Count the persistent tensors under their labels, and return the tensors of a checkpoint."""
+    """Count the persistent tensors under their labels, and return the tensors that a checkpoint contains."""
     modules = (workflow.world_model, workflow.controller)
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     optimizers = tree_leaves([optimizer.state_dict() for optimizer in workflow.optimizers.values()])
@@ -159,7 +160,7 @@ def _peak_of(
     config: DreamerTrainConfig,
     counter: LiveBytes,
 ) -> Labels:
-    """Return the bytes by label at the peak of an update that follows another one."""
+    """Return the bytes by label at the peak of the second of two updates."""
     counter.label = "batch"
     batch = _batch(config, workflow.env, config.training.sequence_length, META)
     workflow.begin()
@@ -176,7 +177,7 @@ def _peak_of(
 
 
 def updates_on_zeros(config: DreamerTrainConfig, spec: EnvSpec) -> Iterator[Callable[[], object]]:
-    """Yield CPU updates of temporary networks with windows of 2, 4, 8, ... steps, up to the run's length.
+    """Yield CPU updates of temporary networks on windows of 2, 4, 8, ... steps, up to the run's length.
 
     The imagination horizon shrinks in proportion.
     """
@@ -194,7 +195,7 @@ def updates_on_zeros(config: DreamerTrainConfig, spec: EnvSpec) -> Iterator[Call
 
 
 def _batch(config: DreamerTrainConfig, spec: EnvSpec, length: int, device: torch.device) -> SequenceBatch:
-    """Return an uninitialized batch in the replay's format, with only column 0 of the latents."""
+    """Return an uninitialized batch in the replay's format, with latents only for column 0."""
     size, tensors = config.training.batch_size, dict[str, Tensor]()
     for name, field in record_fields(replay_spec(config, spec)).items():
         lead = (size,) if name in ("deter", "stoch") else (size, length + 1)
@@ -203,16 +204,16 @@ def _batch(config: DreamerTrainConfig, spec: EnvSpec, length: int, device: torch
 
 
 def replay_spec(config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
-    """Return the parameters that determine the size of the replay, with the run's `env.num_envs`."""
+    """Return the parameters that determine the replay's size, using the run's `env.num_envs`."""
     length, latent = config.training.sequence_length + 1, LatentSpec(config.model.deter, config.model.stoch)
     return ReplaySpec(config.buffer, env.observation, env.action, config.env.num_envs, length, latent)
 
 
 def workflow_config(config: DreamerTrainConfig) -> DreamerConfig:
-    """Return the sections of a run's configuration that Dreamer uses."""
+    """Return the sections of the run's configuration that Dreamer uses."""
     return DreamerConfig(**{field.name: getattr(config, field.name) for field in fields(DreamerConfig)})
 
 
 def autocast_dtype(config: DreamerTrainConfig) -> torch.dtype:
-    """Return the dtype of matrix products and convolutions."""
+    """Return the dtype in which matrix products and convolutions are computed."""
     return torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32

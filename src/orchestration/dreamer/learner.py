@@ -1,4 +1,4 @@
-"""The training loop of Dreamer with collectors in other processes."""
+"""Dreamer's training loop with collectors in other processes."""
 
 import sys
 from concurrent.futures import Future
@@ -12,7 +12,7 @@ from .collectors import Collectors
 
 
 class LearnerOrchestrator(WorldModelOrchestrator):
-    """A run with `Collectors` as its environments. A step of the loop is a record of some or no environments.
+    """A run with `Collectors` as its environments. A loop step adds a record of some or no environments.
 
     The update debt follows received steps and is never dropped. Updates that would make in-flight rollouts
     too stale wait until those arrive.
@@ -24,11 +24,11 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         self.update_ratio.max_owed = sys.maxsize
 
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
-        """Store the received step and make the updates due. Return the next (possibly empty) step."""
+        """Store the received step and run the updates that are due. Return the next (possibly empty) step."""
         if len(time_step.reward):
             self._remember(time_step, self.collectors.played, self.collectors.envs)
             self.collectors.added(self.updates)
-        # Training comes first, so that new rollouts use the newest weights.
+        # Train first, so that new rollouts use the newest weights.
         self._learn()
         with self.watch("collect"):
             is_behind = self.update_ratio.backlog > 0 and self.parts.replay.can_sample
@@ -38,7 +38,7 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         return self.signals.stop or self.step >= self.config.training.total_timesteps
 
     def _updates_due(self) -> int:
-        """Return the updates that keep all rollouts fresh enough, or all due updates at the end."""
+        """Return how many due updates keep all rollouts fresh enough, or at the end all due updates."""
         is_last = self.step >= self.config.training.total_timesteps
         return self.update_ratio(self.step, sys.maxsize if is_last else self.collectors.room(self.updates))
 

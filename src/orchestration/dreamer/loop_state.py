@@ -1,4 +1,4 @@
-"""Checks of the loop's saved state and of its replay before training starts or resumes."""
+"""Checks on the loop's saved state and replay before training starts or resumes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,9 +16,9 @@ from ..instruments import Instrument
 def check_form(
     state: Mapping[str, Any], counted: Mapping[str, Any], updates_per_step: float, env: EnvSpec
 ) -> None:
-    """Raise an error for a saved state that does not match, because it would cause obscure errors later.
+    """Raise an error if a saved state does not match the run, because it would cause obscure errors later.
 
-    `counted` contains the entries of this run's own state with a fixed structure.
+    `counted` contains those entries of the run's own state that have a fixed structure.
     """
     environment = state["environment"]
     start_step = None if state["ratio"]["start_step"] is None else 0
@@ -28,14 +28,14 @@ def check_form(
         "environment": {"starts": 0},
         **counted,
     }
-    # Collectors save only the number of their starts.
+    # Collectors save only how often they were started.
     if "starts" not in environment:
         own["environment"] = state_form(env, [len(actions) for actions in environment["actions"].values()])
     check_structure({name: state[name] for name in own}, own)
 
 
 def require_windows(replay: EpisodeReplayBuffer) -> None:
-    """Raise a `UserError` if the replay of an offline run contains no window."""
+    """Raise a `UserError` if the replay of an offline run does not contain a single window."""
     if not replay.can_sample:
         or_cross = "" if replay.config.cross_episodes else ", or set buffer.cross_episodes=true"
         raise UserError(
@@ -46,7 +46,7 @@ def require_windows(replay: EpisodeReplayBuffer) -> None:
 
 
 def first_times(training: DreamerTraining, step: int, instruments: Iterable[Instrument]) -> list[str]:
-    """Return this process's first-time events after `step`. Each may increase the memory in use."""
+    """Return the first-time events that this process expects after `step`. Each may increase memory use."""
     joint = max(training.warmup_steps, training.first_update)
     due = {"first joint update": max(joint, step + 1)}
     if step < training.warmup_steps:

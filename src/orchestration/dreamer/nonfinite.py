@@ -1,4 +1,4 @@
-"""Handle non-finite updates: log them, save the batch, and roll back or stop after too many."""
+"""Handle non-finite updates: log them, save their batches, and roll back or stop after too many."""
 
 import contextlib
 import logging
@@ -22,16 +22,16 @@ _LOG = logging.getLogger(__name__)
 class NonFiniteGuard:
     """Count skipped non-finite updates and save their batches.
 
-    A single skipped update is harmless. After `max_in_a_row` consecutive ones the run returns to its last
+    A single skipped update is harmless. After `max_in_a_row` in a row, the run returns to its last
     checkpoint, and stops if that does not help. On a CPU an update is checked immediately. On CUDA its flag
-    is copied asynchronously and checked at the next call, so that the device never waits. The batch is kept
-    until then.
+    is copied asynchronously and checked at the next call, so the device never waits. The batch is kept until
+    then.
 
     Args:
-        run_dir: Run folder. Batches of at most 5 steps are saved in its `nonfinite/`.
+        run_dir: Run folder. Batches from at most 5 steps are saved in its `nonfinite/`.
         max_in_a_row: Maximum number of consecutive skipped updates.
-        state: Returns the workflow's state, which is saved with the first batch. It equals the state before
-            the skipped update. On CUDA it also includes the following update, if that was finite.
+        state: Returns the workflow's state, which is saved with the first batch. This is the state before the
+            skipped update. On CUDA it also includes the following update if that was finite.
     """
 
     def __init__(self, run_dir: Path, max_in_a_row: int, state: Callable[[], dict[str, Any]]) -> None:
@@ -41,11 +41,11 @@ class NonFiniteGuard:
 
     @property
     def has_too_many(self) -> bool:
-        """Whether the limit is reached, so that the run rolls back, or stops if `has_rolled_back`."""
+        """Whether the limit is reached. The run then rolls back, or stops if `has_rolled_back`."""
         return self.in_a_row >= self.max_in_a_row
 
     def check(self, step: int, updated: UpdateOutput, batch: SequenceBatch) -> None:
-        """Check an update and its batch. On CUDA, check the previous call's."""
+        """Check an update and its batch. On CUDA, check those of the previous call."""
         self.settle()
         copied, on_device = None, updated.finite
         if on_device.is_cuda:
@@ -77,7 +77,7 @@ class NonFiniteGuard:
         )
 
     def rolled_back(self) -> None:
-        """Reset the counts after a rollback. A second rollback is not possible."""
+        """Reset the counts after a rollback. A run rolls back only once."""
         self.in_a_row, self.has_rolled_back, self._waiting = 0, True, None
 
     def stop_sentence(self) -> str:
@@ -96,14 +96,15 @@ class NonFiniteGuard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts of a resumed run. After a rollback the orchestrator also calls `rolled_back`.
 
-        If the run stopped at the limit, the count restarts at zero, assuming that the user changed something.
+        If the run had stopped at the limit, the count restarts at zero, on the assumption that the user has
+        changed something.
         """
         self.total, self.in_a_row, self.has_rolled_back = (state[name] for name in self.state_dict())
         if self.has_too_many:
             self.in_a_row = 0
 
     def _save(self, step: int, evidence: dict[str, Any]) -> str:
-        """Save the evidence of a step, the first time with the workflow. Return its location for the log."""
+        """Save the evidence of a step, including the workflow the first time. Return where, for the log."""
         listed = self.folder / f"step_{step:09d}.json"
         tensors = listed.with_suffix(".safetensors")
         saved = len(list(self.folder.glob("step_*.json")))
@@ -125,7 +126,7 @@ class NonFiniteGuard:
 def _nonfinite_names(updated: UpdateOutput, batch: SequenceBatch) -> list[str]:
     """Return the names of non-finite values: `batch/...`, then `loss/...`, then `gradient/...`.
 
-    This is the order of computation, so the first one is the origin. Only gradients are in network order.
+    This is the order of computation, so the first name is the origin. Gradients are in network order instead.
     """
     values = {f"batch/observation/{key}": value for key, value in batch.observation.items()}
     values |= {"batch/action": batch.action, "batch/reward": batch.reward}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def check_share(config: DreamerTrainConfig, size: int) -> None:
-    """Raise a `UserError` if a run cannot be divided among `size` ranks."""
+    """Raise a `UserError` if the run cannot be divided among `size` ranks."""
     if size == 1:
         return
     values = {"env.num_envs": config.env.num_envs, "training.batch_size": config.training.batch_size}
@@ -65,7 +65,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
 
 
 def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
-    """Return the share of one of `size` ranks as a standalone configuration."""
+    """Return one rank's share of the run, out of `size` ranks, as a standalone configuration."""
     if size == 1:
         return config
     buffer, training = config.buffer, config.training
@@ -125,7 +125,7 @@ class DreamerRecipe:
         if config.training.offline and not list_checkpoints(run_dir):
             require_windows(replay)
         workflow = self.build_agent(config, spec)
-        # The networks of a checkpoint would replace these.
+        # A checkpoint's networks would replace these.
         if config.model.init and not list_checkpoints(folder_of_run(run_dir, self.ranks)):
             load_weights(config.model.init, networks_of(workflow))
         if environment is None:
@@ -139,11 +139,11 @@ class DreamerRecipe:
         return build_workflow(config, env, self.ranks)
 
     def dry_run(self, config: DreamerTrainConfig, env: EnvSpec) -> DryRun:
-        """Return the memory of the networks and their updates without allocating it."""
+        """Return the memory that the networks and their updates use, without allocating it."""
         return dry_run(config, env, self.ranks.size)
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
-        """Raise a `UserError` for an empty offline replay, too long windows, or an uneven division."""
+        """Raise a `UserError` for an empty offline replay, overlong windows, or an uneven division."""
         is_new = config.run_dir is None or not list_checkpoints(Path(config.run_dir))
         if config.training.offline and config.buffer.prefill is None and is_new:
             repair = "Set buffer.prefill=<folder of episodes>, or resume a run."
@@ -158,15 +158,15 @@ class DreamerRecipe:
         check_share(config, self.ranks.size)
 
     def part(self, config: DreamerTrainConfig) -> DreamerTrainConfig:
-        """Return a rank's share of environments, replay and windows."""
+        """Return one rank's share of the environments, replay and windows."""
         return share_of(config, self.ranks.size)
 
     def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
-        """Return the records of one window in every environment."""
+        """Return the number of records in one window per environment."""
         return config.env.num_envs * (config.training.sequence_length + 1)
 
     def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
-        """Return the rows of collectors and of a local Ray cluster."""
+        """Return the plan's rows for collectors and a local Ray cluster."""
         count = config.collect.collectors
         if not count:
             return []
@@ -174,7 +174,7 @@ class DreamerRecipe:
 
         rows = [Row("parcel of a collector", parcel_bytes(config, env))]
         if config.collect.address is None:
-            # A collector briefly contains a complete agent.
+            # A collector briefly creates a complete agent.
             networks = self.dry_run(config, env).state
             rows += [
                 Row("Ray's object store", object_store_mib(config, env) * 2**20),
@@ -189,7 +189,7 @@ class DreamerRecipe:
         return playing + (min(playing, training.evaluation_episodes) if training.evaluation_interval else 0)
 
     def written(self, config: DreamerTrainConfig, env: EnvSpec) -> Written:
-        """Return the disk writes of the whole run."""
+        """Return how much the whole run writes to disk."""
         training, steps = config.training, config.training.total_timesteps
         snapshots = config.memory.snapshot_interval if config.device is Device.cuda else 0
         return Written(
@@ -206,11 +206,11 @@ class DreamerRecipe:
             yield (f"training.sequence_length={size}" for size in halves(config.training.sequence_length, 8))
 
     def model_name(self, config: DreamerTrainConfig) -> str:
-        """Return the preset of `configs/model` with the model's sizes, or `own size` without one."""
+        """Return the preset of `configs/model` that matches the model's sizes, or `own size` if none does."""
         return preset_of(asdict(config.model)) or "own size"
 
     def banner_lines(self, config: DreamerTrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return the lines about length, updates, batches, ranks and data."""
+        """Return the banner lines for length, updates, batches, ranks and data."""
         training = config.training
         frames = training.total_timesteps * env.action_repeat
         windows, steps = training.batch_size, training.sequence_length

@@ -1,1 +1,1 @@
-"""The instrument `on track`, imported only by runs of tasks that may have a reference."""
+"""The on-track instrument, imported only by runs whose task may have a reference."""

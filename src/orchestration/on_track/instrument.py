@@ -1,11 +1,11 @@
-"""Compare the last episodes of a run with the returns of other runs of its task.
+"""Compare a run's last episodes with the returns of other runs on the same task.
 
-`pong.json` contains the band of successful runs of Pong, our own and published ones, created from their logs
-by `docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal updates with runs of as
-many trained steps per update, because the curves have no other axis in common.
+`pong.json` contains the band of successful Pong runs, both ours and published ones. It is created from their
+logs by `docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal numbers of updates
+and trained steps per update, because the curves have no other axis in common.
 
 `published.json.gz` contains the bands of the author's learning curves for Atari-100k and DMC, created by
-`benchmarks/published_curves.py`. Runs are compared at equal frames.
+`benchmarks/published_curves.py`. Runs are compared at equal numbers of frames.
 """
 
 import gzip
@@ -34,8 +34,7 @@ from ..instruments import Envs, Instrument, Run
 _LOG = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
 EPISODES = 16
-"""Episodes per mean, equal to the number of emulators of Pong's preset. The first games to end are mostly
-lost ones."""
+"""Episodes per mean, one for each emulator of the Pong preset. The first games to end are mostly lost."""
 
 UPDATES_OF_THE_BAND = 500
 UPDATES_BETWEEN = 2_000
@@ -44,19 +43,19 @@ UPDATES_BETWEEN = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A return, with the reference band at the same place."""
+    """A return and the reference band at the same place."""
 
     place: float
-    """Updates or frames."""
+    """Number of updates or frames."""
 
     episode_return: float
     low: float
     high: float
     has_risen: bool
-    """Whether the return exceeds the returns of runs that have learned nothing."""
+    """Whether the return exceeds that of runs that have not learned anything yet."""
 
     unit: str
-    """Noun of the place in singular."""
+    """What `place` counts, as a singular noun."""
 
     source: str
     """Description of the reference runs."""
@@ -76,13 +75,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The band of other runs of a task.
+    """The band of other runs on the same task.
 
     Element i of each list is for `spacing` * i updates, or frames for published curves.
     """
 
     low: list[float]
-    """Lower edge: the lowest seed, for Pong the running maximum of the worst return minus the margin."""
+    """Lower edge: the worst seed, or for Pong the running maximum of the worst return minus the margin."""
 
     high: list[float]
     """Return of the best run."""
@@ -94,25 +93,25 @@ class Reference:
     """Number of published runs among them."""
 
     risen_above: float
-    """Runs with a return above this one have learned something."""
+    """A run whose return is above this value has learned something."""
 
     train_ratio: float = math.inf
-    """Highest train ratio of these runs, infinite for published curves."""
+    """Highest train ratio among these runs, infinite for published curves."""
 
     spacing: int = UPDATES_OF_THE_BAND
     agent: str | None = None
-    """Name of the agent of published curves."""
+    """Name of the agent that produced the published curves."""
 
     mean: list[float] = field(default_factory=list)
-    """Mean over the seeds of published curves."""
+    """Mean over the seeds of the published curves."""
 
     @property
     def end(self) -> float:
-        """Frames at the end of published curves. The band of Pong continues like its longest run."""
+        """Number of frames of the published curves. Pong's band continues like its longest run."""
         return math.inf if self.agent is None else self.spacing * (len(self.low) - 1)
 
     def standing(self, place: float, episode_return: float) -> Standing:
-        """Compare with the runs at this number of updates or frames, or with the end of the longest run."""
+        """Compare a return with the runs at this number of updates or frames, or the end of the longest."""
         at = min(int(place // self.spacing), len(self.low) - 1)
         unit, source = "update", f"{count_text(self.runs[at], 'run')}, {self.published[at]} published"
         if self.agent is not None:
@@ -123,9 +122,10 @@ class Reference:
 
 
 def reference_of(config: DreamerTrainConfig) -> Reference | None:
-    """Return the reference of a run, or `None` without one.
+    """Return the reference for a run, or `None` if its task does not have one.
 
-    Pong has its own for some numbers of trained steps per update. Otherwise, it is the published curve.
+    Pong has its own references for some numbers of trained steps per update. Other runs use the published
+    curves.
     """
     steps = config.training.batch_size * config.training.sequence_length
     if (config.env.suite, config.env.game) == (Suite.atari, "pong"):
@@ -144,7 +144,7 @@ def reference_of(config: DreamerTrainConfig) -> Reference | None:
 
 
 def published_task(env: EnvConfig) -> tuple[str, str] | None:
-    """Return the suite and task of published curves with this environment, or `None` without such curves."""
+    """Return the suite and task of an environment's published curves, or `None` if it has none."""
     if env.suite is Suite.atari and not (env.sticky_actions or env.full_action_space):
         return "atari100k", env.game
     if env.suite is Suite.dmc and env.observations is not Observations.both:
@@ -153,16 +153,17 @@ def published_task(env: EnvConfig) -> tuple[str, str] | None:
 
 
 class LastEpisodes:
-    """The mean return of a run's last `EPISODES` finished episodes, and the mean place of their middle.
+    """The mean return of a run's last `EPISODES` finished episodes, and the mean place of their midpoints.
 
-    A place is a number of updates or of frames. With 16 emulators a game lasts for thousands of updates, so
-    the middle represents its policy best. `per_round` is the number of them per step of all environments.
+    A place is a number of updates or frames. With 16 emulators a game lasts thousands of updates, so its
+    midpoint represents its policy best. `per_round` is the number of updates or frames per step of all
+    environments.
     """
 
     def __init__(self, per_round: float) -> None:
         self._per_round = per_round
         self.games: deque[list[float]] = deque(maxlen=EPISODES)
-        """Place and return of each episode."""
+        """The place and return of each episode."""
 
     def add(self, episode: Episode, place: float) -> None:
         """Add an episode that ended at this place."""
@@ -177,7 +178,7 @@ class LastEpisodes:
 
 
 class OnTrack(Instrument):
-    """Compare the last episodes with the reference at every evaluation, or else every 2,000 updates."""
+    """Compare the last episodes with the reference at every evaluation, if any, or every 2,000 updates."""
 
     def __init__(self, run: Run) -> None:
         env, training = run.config.env, run.config.training
@@ -191,7 +192,7 @@ class OnTrack(Instrument):
         self._has_warned = False
 
     def is_due(self, run: Run) -> bool:
-        """Return whether an evaluation or enough updates have been made since the last comparison."""
+        """Return whether there has been an evaluation, or enough updates, since the last comparison."""
         return super().is_due(run) or self._are_updates_made(run.updates)
 
     def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
@@ -201,7 +202,7 @@ class OnTrack(Instrument):
             self._last.add(episode, place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place and return of the last episodes, (n, 2) float64."""
+        """Return the places and returns of the last episodes, (n, 2) float64."""
         return {"last_games": np.array(self._last.games, np.float64).reshape(-1, 2)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -213,7 +214,7 @@ class OnTrack(Instrument):
             self._last.games.extend(games.tolist())
 
     def _report(self, run: Run) -> None:
-        """Log the comparison of the last episodes. Pong warns the first time that they are behind."""
+        """Log how the last episodes compare. For Pong, warn the first time they are behind."""
         reference, mean = self._reference, self._last.mean()
         if reference is None or mean is None or mean[0] > reference.end:
             return
@@ -223,7 +224,7 @@ class OnTrack(Instrument):
         values[f"{standing.unit}s"] = standing.place
         run.reports.writer.scalars(run.step, {f"on_track/{name}": value for name, value in values.items()})
         run.reports.writer.band(run.step, "on_track")
-        # A seed as good as five published ones is below all of them with a probability of one sixth.
+        # A seed as good as five published ones is below all five with probability 1/6.
         if standing.is_behind and not self._has_warned and not self._is_by_frames:
             self._has_warned = True
             _LOG.warning("%s", usual_causes(run.config, reference, run.run_dir))

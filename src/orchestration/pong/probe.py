@@ -1,4 +1,4 @@
-"""Probe a Pong world model: measure how well its states encode games played by its policy."""
+"""Probe a Pong world model: measure how well its states encode the games that its policy plays."""
 
 import logging
 import math
@@ -26,21 +26,21 @@ _BETWEEN_PADDLES = (35.0, 125.0)
 _DRAWN_CONTRAST = 0.5
 _DECODED_AT_ONCE = _OF_MEDIAN = 200
 BRIEF_GAMES, BRIEF_STEPS, BRIEF_IMAGINED = 4, 500, (0, 5)
-"""Number of games of a probe during training, their maximum steps, and the numbers of imagined steps."""
+"""Games in a probe during training, their maximum length in steps, and the numbers of imagined steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """The first T records of a game with T + 1, and the model's posterior states.
+    """The first T records of a game with T + 1 records, and the model's posterior states.
 
-    The last record is excluded, because the emulator stops in the middle of its frames.
+    The last record is excluded, because the emulator stops partway through its frames.
     """
 
     frames: NDArray[np.uint8]
     """(T, H, W, 3)."""
 
     memory: NDArray[np.uint8]
-    """(T, 4) positions of the ball and paddles, in the order of `ADDRESSES`."""
+    """(T, 4) uint8 positions of the ball and paddles, in the order of `ADDRESSES`."""
 
     rewards: NDArray[np.float32]
     actions: torch.Tensor
@@ -53,7 +53,7 @@ class PlayedEpisode:
 
 
 def play(workflow: DreamerWorkflow, env: EnvConfig, episodes: int, seed: int) -> list[PlayedEpisode]:
-    """Play whole games sequentially with sampled actions."""
+    """Play complete games one after another with sampled actions."""
     played: list[PlayedEpisode] = []
     with closing(make_environment(replace(env, num_envs=1), named_seed(seed, "probe"))) as environment:
         policy = workflow.eval_policy(1, seed, sample=True)
@@ -79,7 +79,7 @@ def play(workflow: DreamerWorkflow, env: EnvConfig, episodes: int, seed: int) ->
 def probe_episodes(
     workflow: DreamerWorkflow, played: list[PlayedEpisode], steps: int, seed: int
 ) -> dict[str, Any]:
-    """Return `r2`, `drawn`, `auc` and counts for states imagined `steps` steps after the last seen frame.
+    """Return `r2`, `drawn`, `auc` and counts for states imagined `steps` steps beyond the last frame seen.
 
     Raises:
         ValueError: If fewer than two games have a ball in play.
@@ -119,7 +119,7 @@ def _drawn(
     memory: NDArray[np.uint8],
     steps: int,
 ) -> NDArray[np.float64]:
-    """Return the ball's contrast in each decoded frame as a fraction of its contrast in the observed frame.
+    """Return the ball's contrast in each decoded frame as a fraction of that in the observed frame.
 
     The contrast is relative to the median of the observed or decoded frames, in a patch around the ball that
     cannot contain a paddle. A decoder with a constant output therefore has no contrast.
@@ -164,7 +164,7 @@ def probe(run: Run) -> None:
             known = {name: value for name, value in values.items() if value is not None}
             tags |= {f"probe/after_{steps}/{name}": value for name, value in known.items()}
         text = f"R2 of the ball's x {tags.get('probe/after_0/ball_x_r2', math.nan):.3g}"
-        # Models without a decoder have no value.
+        # Models without a decoder do not have this value.
         if (drawn := tags.get("probe/after_0/drawn")) is not None:
             text += f", ball drawn in {100 * drawn:.1f} %"
         _LOG.info("step %s: %s", f"{run.step:,}", text)

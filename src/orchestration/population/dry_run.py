@@ -1,4 +1,4 @@
-"""Compute the memory of a population, and its data for Ray workers, before any allocation."""
+"""Compute a population's memory, and the data it sends to Ray workers, before any allocation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,28 +20,29 @@ from ...workflows.population.members import Members, Sizes, Stacked
 from ...workflows.population.td3 import TD3, Microbatch
 from .engines.rollouts import longest_episode
 
-# Rows that persist for the whole run, followed by a training phase's rows.
+# Rows that persist for the whole run, followed by the rows of a training phase.
 STATE = ("parameters", "target networks", "optimiser state", "best policy")
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
 
 WORKER_BYTES = 300_000_000
-"""A worker with torch and small members, 227 to 261 MB (PSS). Updates are included in the networks' rows."""
+"""A worker with torch and small members (227 to 261 MB PSS). Updates count in the networks' rows."""
 
 # The margin covers object headers and gaps.
 _STORE_MARGIN = 1.1
 
 
 def replay_spec(config: PopulationTrainConfig, env: EnvSpec) -> ReplaySpec:
-    """Return the parameters that determine the size of the replay.
+    """Return the parameters that determine the replay's size.
 
-    A single stream contains the whole episodes of all members. Windows are pairs of records of an episode.
+    A single stream contains the complete episodes of all members. Windows are pairs of records from the same
+    episode.
     """
     return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
 def dry_run(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
-    """Return the bytes of the members of a run and of their training phase. This costs 1 s once."""
+    """Return the bytes of a run's members and of their training phase. The first call takes 1 s."""
     found = _dry_run_of(config, env)
     labels = {name: found.peak[name] for name in STATE}
     if config.population.gradient:
@@ -52,7 +53,7 @@ def dry_run(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
 
 
 def generation_steps(config: PopulationTrainConfig, env: EnvSpec) -> int:
-    """Return the maximum number of records of a generation."""
+    """Return the maximum number of records in a generation."""
     return config.population.num_rollouts * (longest_episode(env) + 1)
 
 
@@ -63,8 +64,8 @@ def episode_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
 
 
 def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
-    """Return the rows of a generation's episodes and of a local Ray cluster."""
-    # Three times, because the written episodes, the returned copies and their noise coexist.
+    """Return the plan's rows for a generation's episodes and a local Ray cluster."""
+    # Three times, because the recorded episodes, the returned copies and their noise coexist.
     rows = [Row("episodes of a generation", 3 * episode_bytes(config, env))]
     if config.engine is Engine.ray and config.ray.address is None:
         rows += [
@@ -78,9 +79,9 @@ def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
 def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
     """Return the maximum bytes that a generation of engine=ray sends, summed over members.
 
-    `actors` are sent for acting and reused for training, where the `rest` of the members follows. `learned`
-    is the complete state of the members in return. The `table` of transitions is sent once to each node.
-    `episodes` have the maximum length.
+    `actors` are sent for acting and reused for training, when the `rest` of each member follows. `learned` is
+    the members' complete state, which is sent back. The `table` of transitions is sent once to each node.
+    `episodes` are assumed to have the maximum length.
     """
     found, learns = _dry_run_of(config, env), int(config.population.gradient)
     best = found.peak["best policy"]
@@ -96,10 +97,10 @@ def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
 
 
 def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) -> None:
-    """Check that a whole generation fits an object store, because Ray frees unused objects with a delay.
+    """Check that a whole generation fits into an object store, because Ray frees unused objects with a delay.
 
     Raises:
-        UserError: If it does not fit, with the required size.
+        UserError: If it does not fit. The message gives the required size.
     """
     sent, ray = transfer_bytes(config, env), config.ray
     needed = int(_STORE_MARGIN * sum(sent.values()))
@@ -115,7 +116,7 @@ def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) 
 
 
 def updates_on_zeros(config: PopulationTrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
-    """Yield an update of temporary members on a batch of zeros if members train in this process."""
+    """Yield an update of temporary members on a batch of zeros, if members train in this process."""
     sizes, count = Sizes.of(env, config.td3), config.population.size
     if config.engine is Engine.local and config.population.gradient:
         members = Members(sizes, count, torch.device("cpu"))
@@ -136,7 +137,7 @@ def _zeros(sizes: Sizes, count: int, batch_size: int) -> Microbatch:
 
 
 def _batch_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
-    """Return the bytes of the transitions of an update, and of the noise on their actions."""
+    """Return the bytes of an update's transitions and of the noise on their actions."""
     fields = record_fields(replay_spec(config, env))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
     transition = 2 * seen + 2 * fields["action"].nbytes + fields["reward"].nbytes + 1
@@ -154,7 +155,7 @@ def _dry_run_of(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
 
 @lru_cache(maxsize=64)
 def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> DryRun:
-    """Return the bytes of members and of an update of both critics and actors, the larger kind."""
+    """Return the bytes of the members and of an update of both critics and actors, the larger kind."""
     counter = LiveBytes()
     with MetaShapes(), counter, torch.device("meta") as meta:
         members = Members(sizes, count, meta)

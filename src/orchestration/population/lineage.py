@@ -50,7 +50,7 @@ def lineage_lines(
 
 
 def read_lineage(path: Path) -> list[list[LineageMember]]:
-    """Return the members of each generation in order, without an unfinished last generation after a crash.
+    """Return the members of each generation in order, excluding a last generation left unfinished by a crash.
 
     Raises:
         UserError: If the file is missing or empty, or lines are out of order.
@@ -107,7 +107,7 @@ def best_place(generations: Generations) -> Place | None:
 
 
 def ancestry(generations: Generations, place: Place) -> list[Place]:
-    """Return a member and its ancestors by first parents, newest first."""
+    """Return a member and its ancestors, following first parents, newest first."""
     places = [place]
     while parents := generations[place[0]][place[1]].origin.parents:
         place = (place[0] - 1, parents[0])
@@ -116,11 +116,11 @@ def ancestry(generations: Generations, place: Place) -> list[Place]:
 
 
 def outcomes(generations: Generations, num_elites: int) -> dict[str, Counter[str]]:
-    """Return the number of members per outcome, by operators joined with " + ".
+    """Return the number of members per outcome for each combination of operators, joined with " + ".
 
     An "elite" is among the fittest of its generation. A "parent" is another member with a child in the next
-    generation. All others are "discarded". Generation 0 was not created by operators and is excluded, and so
-    is the last generation, which has not been selected.
+    generation. All others are "discarded". Generation 0, which was not created by operators, is excluded. So
+    is the last generation, from which nothing has been selected yet.
     """
     found: dict[str, Counter[str]] = {}
     for members, following in pairwise(generations[1:]):

@@ -1,4 +1,4 @@
-"""The training loop of a population. Each generation acts, trains, evolves, reports and saves."""
+"""A population's training loop. Each generation acts, trains, evolves, reports and saves."""
 
 import logging
 import math
@@ -45,7 +45,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         self.generation = 0
         # True unless a generation is in progress.
         self.is_between = True
-        # Durations of this process's generations with full training.
+        # Durations in seconds of the generations that this process has fully trained.
         self.seconds: list[float] = []
         if checkpoint is not None:
             state = checkpoint.state()
@@ -54,7 +54,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
                 self.generation, self.updates = (state[name] for name in _COUNTS)
         self.start_updates = self.updates
         self.lineage = JsonLines(run_dir / LINEAGE_FILE, self.step)
-        # Expect only events that always happen in the first generation, even with short episodes.
+        # Expect only events that happen in the first generation even if episodes are short.
         interval = config.training.checkpoint_interval
         is_first = 0 < interval <= config.population.num_rollouts
         due = {"first training phase": config.population.gradient, "first checkpoint": is_first}
@@ -77,7 +77,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
                     self.parts.workflow, self.generation, lambda: self.signals.stop
                 )
             if result is None:
-                # The generation was interrupted before it changed the state.
+                # The generation was interrupted before it changed any state.
                 continue
             self._complete(result, began)
             if memory_due(self.step) | self._is_over():
@@ -93,7 +93,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         return reason
 
     def _report(self) -> None:
-        """Write the page of the run. If the lineage is invalid, log an error instead."""
+        """Write the run's HTML report. If the lineage is invalid, log an error instead."""
         try:
             path = save_population_report(self.run_dir, self.config.population.num_elites)
         except UserError as error:
@@ -105,7 +105,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         """Save a checkpoint, unless a generation is in progress or this step is already saved."""
         if not self.is_between:
             _LOG.error("generation %s was discarded; the previous checkpoint is intact", self.generation + 1)
-        # Saving the same step again would lose its mark as the best.
+        # Saving the same step again would clear its mark as the best.
         elif self.saved_step != self.step:
             super().save_if_possible()
 
@@ -146,7 +146,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Train all members if the replay is ready. Return their earlier state if they were trained."""
+        """Train all members if the replay is ready. Return their state before training, or `None`."""
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
             return None, {}
@@ -175,10 +175,10 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         """Log the last generation."""
         starts = self.config.training.learning_starts
         until = starts if self.config.population.gradient and not losses else None
-        # Generations without training are far shorter and would distort the mean.
+        # Generations without training are much shorter and would distort the mean.
         if until is None:
             self.seconds.append(seconds)
-        # NaN counts as the least fit, like in evolution.
+        # NaN counts as the worst fitness, as it does in evolution.
         fitness = np.nan_to_num(result.fitness, nan=-np.inf)[rank(result.fitness)]
         elite = fitness[: self.config.population.num_elites]
         best = self.parts.workflow.best
@@ -200,7 +200,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         self.reports.generation(self.step, num_updates, metrics, self._summary(metrics), until)
 
     def _summary(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return a generation's lines for the terminal: fitness, replay, time and memory."""
+        """Return the terminal lines for a generation: fitness, replay, time and memory."""
         training, best, ever = self.config.training, self.parts.workflow.best, "none"
         if best is not None:
             ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
@@ -226,7 +226,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `__init__`."""
+        """Return the state that `__init__` restores."""
         self.lineage.flush()
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {SETTINGS_KEY: checkpoint_settings(self.config), **counts}

@@ -28,14 +28,14 @@ PopulationParts = Parts[PopulationEngine, ERLWorkflow]
 
 def build_engine(config: PopulationTrainConfig) -> PopulationEngine:
     """Return the local or Ray engine that runs and trains a population."""
-    # Unpickling a PopulationEnv would load all settings, 30 MB in each worker.
+    # Unpickling a PopulationEnv would load all settings, which take 30 MB in each worker.
     env = EnvConfig(**asdict(config.env))
     settings = EngineSettings(env, config.population, config.td3, config.seed)
     return RayEngine(config, settings) if config.engine is Engine.ray else LocalEngine(settings)
 
 
 class PopulationRecipe:
-    """Recipe of a run with evolved learners and a shared replay."""
+    """Recipe of a run with an evolving population of learners and a shared replay."""
 
     has_model_presets = False
     samples_actions = False
@@ -50,7 +50,7 @@ class PopulationRecipe:
         self.ranks = ranks
 
     def check(self, config: PopulationTrainConfig, env: EnvSpec) -> None:
-        """Raise a `UserError` for ranks, images, or a replay that is too small for training to start."""
+        """Raise a `UserError` for several ranks, images, or a replay too small for training to start."""
         if (size := self.ranks.size) > 1:
             repair = "Start it without torchrun. To use several processes, set engine=ray."
             raise UserError(f"workflow=population has one process, not {count_text(size, 'rank')}. {repair}")
@@ -71,7 +71,7 @@ class PopulationRecipe:
         return config
 
     def least_capacity(self, config: PopulationTrainConfig, env: EnvSpec) -> int:
-        """Return the records of an episode plus those collected before training starts."""
+        """Return the number of records in an episode plus those collected before training starts."""
         starts = config.training.learning_starts if config.population.gradient else 0
         return longest_episode(env) + 1 + starts
 
@@ -80,14 +80,14 @@ class PopulationRecipe:
         return config.population.num_rollouts
 
     def written(self, config: PopulationTrainConfig, env: EnvSpec) -> Written:
-        """Return the disk writes of the whole run."""
+        """Return how much the whole run writes to disk."""
         steps, lines = generation_steps(config, env), config.training.generations
         every = config.memory.snapshot_interval if config.device is Device.cuda else 0
         snapshots = min(lines, lines * steps // every) if every else 0
         return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=snapshots)
 
     def smaller(self, config: PopulationTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
-        """Yield smaller networks, then fewer episodes."""
+        """Yield changes to smaller networks, then to fewer episodes."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"td3.hidden_units={size}" for size in halves(config.td3.hidden_units, 16))
         if HOST in over:
@@ -98,7 +98,7 @@ class PopulationRecipe:
         return f"{count_text(config.population.size, 'member')} of TD3"
 
     def banner_lines(self, config: PopulationTrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return the lines about length, episodes, training and evolution."""
+        """Return the banner lines for length, episodes, training and evolution."""
         training, population = config.training, config.population
         explores = f", {population.num_explorers * population.exploration_episodes:,} more with noise"
         lines = {
@@ -126,7 +126,7 @@ class PopulationRecipe:
         snapshots = begin_run(config, run_dir)
         with ExitStack() as undo:
             engine = build_engine(config)
-            # If the prefill is refused, the engine's processes must not remain.
+            # If the prefill is refused, the engine's processes must not be left running.
             undo.callback(engine.close)
             replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
             parts = Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)

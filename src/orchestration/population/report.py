@@ -24,10 +24,10 @@ one has not been selected yet. Both are excluded, so outcomes start with generat
 
 
 def save_population_report(run_dir: Path, num_elites: int) -> Path:
-    """Write `report.html` from `lineage.jsonl` and return its path. This costs about 1 s.
+    """Write `report.html` from `lineage.jsonl` and return its path. This takes about 1 s.
 
     Raises:
-        UserError: If `lineage.jsonl` is missing or invalid. An earlier report remains in this case.
+        UserError: If `lineage.jsonl` is missing or invalid. An earlier report is then left unchanged.
     """
     path = run_dir / REPORT_FILE
     text = _page(read_lineage(run_dir / LINEAGE_FILE), num_elites, run_dir.name)
@@ -36,7 +36,7 @@ def save_population_report(run_dir: Path, num_elites: int) -> Path:
 
 
 def _page(generations: Generations, num_elites: int, name: str) -> str:
-    """Return the page of the run `name`."""
+    """Return the HTML page for the run `name`."""
     last, ever = generations[-1], "none"
     if best := best_place(generations):
         fitness = generations[best[0]][best[1]].fitness
@@ -67,7 +67,7 @@ def _page(generations: Generations, num_elites: int, name: str) -> str:
 
 
 def _ancestors(generations: Generations, best: Place) -> Iterator[list[str]]:
-    """Yield rows for the best member and its ancestors. Successive equal indices and origins share a row."""
+    """Yield rows for the best member and its ancestors. Ancestors with equal index and origin share a row."""
     line = [(place, generations[place[0]][place[1]]) for place in ancestry(generations, best)]
     for (index, origin), members in groupby(line, lambda each: (each[0][1], each[1].origin)):
         places, alike = zip(*members, strict=True)
@@ -79,7 +79,7 @@ def _ancestors(generations: Generations, best: Place) -> Iterator[list[str]]:
 
 
 def _outcomes(generations: Generations, num_elites: int) -> Iterator[list[str]]:
-    """Yield a row per combination of operators with the counts of elites, parents and discarded members."""
+    """Yield a row per combination of operators with its numbers of elites, parents and discarded members."""
     found = outcomes(generations, num_elites)
     for operators, counts in sorted(found.items(), key=lambda item: -item[1].total()):
         total = counts.total()
@@ -90,7 +90,7 @@ def _outcomes(generations: Generations, num_elites: int) -> Iterator[list[str]]:
 
 
 def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
-    """Return a PNG plot of members' fitness and of each generation's best, mean and elite mean."""
+    """Return a PNG plot of every member's fitness and of each generation's best, mean and elite mean."""
     figure = Figure((10.6, 4.2), dpi=110, layout="constrained")
     axis = figure.add_subplot()
     tidy(axis)

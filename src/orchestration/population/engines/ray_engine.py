@@ -1,4 +1,4 @@
-"""Run and train a population in Ray workers, with a group of members in each."""
+"""Run and train a population in Ray workers, each with a group of members."""
 
 import itertools
 import logging
@@ -40,10 +40,10 @@ class _Group:
 
 
 class RayEngine:
-    """Distribute members to workers. Replay and evolution remain in this process.
+    """Distribute the members among workers. Replay and evolution remain in this process.
 
-    Results equal `LocalEngine` on a CPU bit for bit. `transfer_bytes` computes the data of a generation. The
-    object store is empty at the start of the next one.
+    Results match those of `LocalEngine` on a CPU bit for bit. `transfer_bytes` computes how much data a
+    generation sends. The object store is empty again when the next generation starts.
 
     Raises:
         UserError: If the cluster is missing or too small.
@@ -78,11 +78,11 @@ class RayEngine:
     def evaluate(
         self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
     ) -> RolloutResult | None:
-        """Run every member's episodes, or return `None` if `should_stop` returns True.
+        """Run every member's episodes. Return `None` if `should_stop` returns True.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
-            EngineFailed: If workers failed that often, or the cluster is lost.
+            EngineFailed: If workers failed more often than that, or the cluster is lost.
         """
         self._cluster.require_alive()
         # This frees the previous actors first.
@@ -103,7 +103,7 @@ class RayEngine:
         )
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
-        """Train all members in place with the actors of `evaluate`. Errors match `evaluate`."""
+        """Train all members in place with the actors of `evaluate`. Raises the same errors as `evaluate`."""
         self._cluster.require_alive()
         members, put = workflow.members, self._ray.put
         rest = [put(rows_to_send(members, group.start, group.stop)[1]) for group in self._groups]
@@ -123,7 +123,7 @@ class RayEngine:
         return losses
 
     def close(self) -> None:
-        """Leave the cluster, and stop a local one."""
+        """Disconnect from the cluster, and stop it if it is local."""
         self._actors = []
         self._cluster.close()
 
@@ -166,6 +166,6 @@ class RayEngine:
         self._deaths += 1
         restart = f"restart {self._deaths} of env.max_restarts={limit}"
         _LOG.warning("Ray's %s died: %s A new one repeats its task, %s.", group, death, restart)
-        # The worker may be alive but unreachable.
+        # The worker may still be alive but unreachable.
         self._ray.kill(group.worker)
         group.worker = self._worker(group.start, group.stop)

@@ -1,6 +1,6 @@
-"""Run whole episodes of many members in parallel, each with an explicit seed, and train the members.
+"""Run complete episodes of many members in parallel, each with an explicit seed, and train the members.
 
-Ray workers import this module, and it does not import Ray.
+Ray workers import this module, but it does not import Ray.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,12 +29,12 @@ Losses = dict[str, list[float]]
 """Losses of each member by name, averaged over the training phase."""
 
 Arrays = dict[str, Any]
-"""Arrays of some members, nested like `Members.state_dict`. Ray sends arrays without copying them."""
+"""The arrays of some members, nested like `Members.state_dict`. Ray sends them without copying."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Settings of any engine. `env.num_envs` is ignored."""
+    """Settings shared by all engines. `env.num_envs` is ignored."""
 
     env: EnvConfig
     population: PopulationConfig
@@ -58,12 +58,12 @@ class RolloutResult:
 
 
 class Rollouts:
-    """Run the members `first` to `first + count` of a population, each episode in its own environment.
+    """Run `count` members of a population, starting with member `first`, each episode in its own environment.
 
     A member's episodes depend only on the seed, the generation and the member's index.
 
     Raises:
-        UserError: If episodes have no length limit.
+        UserError: If the length of episodes is not limited.
     """
 
     def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
@@ -85,7 +85,8 @@ class Rollouts:
         }
         self._action = np.zeros((*shape, self.spec.action.size), np.float32)
         self._reward = np.zeros(shape, np.float32)
-        # All groups use the width of the whole population, because other kernels could round differently.
+        # All groups use the whole population's width, because kernels for other widths could round
+        # differently.
         explores = population.exploration_episodes if population.num_explorers else 0
         self._shape = (count, population.episodes + explores)
 
@@ -97,7 +98,7 @@ class Rollouts:
     def play(
         self, members: Members, generation: int, should_stop: Callable[[], bool]
     ) -> RolloutResult | None:
-        """Run every member's episodes, or return `None` if `should_stop` returns True before a step.
+        """Run every member's episodes. Return `None` if `should_stop` returns True before a step.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
@@ -143,7 +144,7 @@ class Rollouts:
         return (chosen[self._rows, self._episodes] + noise[np.arange(len(at)), at]).clip(-1, 1)
 
     def _exploration(self, generation: int) -> NDArray[np.float32]:
-        """Return the noise of every step of every environment, zeros for episodes without noise."""
+        """Return the noise for every step of every environment, with zeros for episodes without noise."""
         noise = np.zeros_like(self._action)
         for slot in np.flatnonzero(self._is_exploring):
             member = self._first + self._rows[slot]
@@ -153,7 +154,7 @@ class Rollouts:
         return noise
 
     def _episode_seed(self, slot: int, generation: int) -> int:
-        """Return the seed of an episode. Members share seeds without noise, so that fitness is comparable."""
+        """Return an episode's seed. Members share noise-free episodes' seeds, so fitness is comparable."""
         member = self._first + int(self._rows[slot]) if self._is_exploring[slot] else -1
         episode = int(self._episodes[slot])
         return named_seed(self._seed, "generation", generation, episode, member + 1) % EPISODE_SEEDS
@@ -199,7 +200,7 @@ class LocalEngine:
 
 
 class GroupWorker:
-    """Run and train the members `first` to `first + count`.
+    """Run and train `count` members, starting with member `first`.
 
     Workers have no state between calls, so a new worker can replace this one at any time.
     """
@@ -236,16 +237,16 @@ class GroupWorker:
 
 
 class PaddedMember(Members):
-    """A duplicated member, because torch's kernel for a single row rounds differently than for several."""
+    """A member duplicated into two rows, because torch's kernel for a single row rounds differently."""
 
     def act(self, actor: Stacked, observation: Tensor) -> Tensor:
-        """See `Members.act`. Observations of a single row belong to the member."""
+        """See `Members.act`. A single row of observations is the member's."""
         rows = len(observation)
         return super().act(actor, observation.repeat(self.count // rows, 1, 1))[:rows]
 
 
 def rows_to_send(members: Members, start: int, stop: int) -> tuple[Arrays, Arrays]:
-    """Return the actors of some members (for acting) and the rest (for training), as views if possible."""
+    """Return some members' actors and the rest of their state (for training), as views if possible."""
     state = _as_arrays(members.state_dict(), start, stop)
     return state["networks"].pop("actor"), state
 
@@ -255,16 +256,16 @@ def _as_arrays(state: dict[str, Any], start: int, stop: int) -> Arrays:
 
 
 def _copy(arrays: Arrays, tensors: Mapping[str, Any]) -> None:
-    """Copy nested, possibly read-only arrays. A single row fills both rows of a padded member."""
+    """Copy nested arrays, which may be read-only. A single row fills both rows of a padded member."""
     for array, tensor in zip(tree_leaves(arrays), tree_leaves(tensors), strict=True):
         tensor.copy_(torch.tensor(array))
 
 
 def longest_episode(spec: EnvSpec) -> int:
-    """Return the maximum steps of an episode.
+    """Return the maximum number of steps in an episode.
 
     Raises:
-        UserError: If episodes have no limit.
+        UserError: If episodes do not have a limit.
     """
     if spec.longest_episode is None:
         raise UserError(
