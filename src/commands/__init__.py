@@ -1,1 +1,1 @@
-"""The commands, with a module for each."""
+"""The commands, one module each."""

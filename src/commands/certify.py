@@ -1,11 +1,12 @@
-"""Run training and judge its memory: reverie-certify [experiment=<name>] [key=value ...].
+"""Train a run and judge its memory: reverie-certify [experiment=<name>] [key=value ...].
 
   reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
-  reverie-certify certify.fault=rssm_cache_not_detached   inject a leak, which the report identifies
+  reverie-certify certify.fault=rssm_cache_not_detached   inject a leak, which the report must identify
   reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
 
-With torchrun each rank is judged, and the worst result counts.
-Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too noisy to decide, 2 for a mistake.
+With torchrun every rank is judged, and the worst result counts.
+Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too noisy to decide, 2 for a user
+error.
 """
 
 import math
@@ -44,7 +45,7 @@ from .train import faults_as_user_errors, leave_ranks
 
 _MB = 1e6
 EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
-"""Exit code 8 also means a lost rank in training. `docs/reliability.md` lists all codes."""
+"""In training, exit code 8 means a lost rank. `docs/reliability.md` lists all codes."""
 
 DREAMER_STEPS = 60_000
 
@@ -54,18 +55,18 @@ class CertifyConfig:
     """Settings of `reverie-certify`, written as certify.key=value."""
 
     steps: int | None = None
-    """Agent steps of the run, or null for 60,000 of Dreamer (the incident's crash was at 53,800) and all
-    generations of a population."""
+    """Agent steps of the run. null means 60,000 for Dreamer (the incident's crash was at 53,800) and all
+    generations for a population."""
 
     out: str | None = None
     """Folder of the certificate, or null for the run folder."""
 
     fault: str | None = None
-    """Name of a fault in `reverie.testing.faults` to inject. The certificate must fail with it."""
+    """Name of a fault in `reverie.testing.faults` to inject. The certificate must then fail."""
 
     bound_mb: float = 64.0
-    """Allowed host memory in use beyond components and startup, in MB of 1e6 bytes. A plan's allowance for
-    CUDA libraries, the compiler and bfloat16 kernels is added."""
+    """Host memory allowed beyond components and startup, in MB (1e6 bytes). The plan's allowance for CUDA
+    libraries, the compiler and bfloat16 kernels is added to it."""
 
     def __post_init__(self) -> None:
         require_range("certify", self, "steps", ge=1)
@@ -74,7 +75,7 @@ class CertifyConfig:
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`. It exits with one of `EXIT_CODES`, or 2 for a mistake."""
+    """Run `reverie-certify`. It exits with one of `EXIT_CODES`, or 2 for a user error."""
     words = sys.argv[1:] if arguments is None else arguments
     settings, overrides = own_settings(CertifyConfig, words, "certify", __doc__, "certify.")
     if not any(text.startswith("experiment=") for text in overrides):
@@ -83,11 +84,11 @@ def main(arguments: list[str] | None = None) -> None:
     # Faults have no effect in compiled functions.
     if settings.fault is not None:
         overrides = ["compile=none", *overrides]
-    # The number of threads affects the order of sums and the memory, so it is fixed for certificates.
+    # The number of threads affects memory and the order of summation, so certificates fix it.
     [job] = compose_jobs(["threads=1", *overrides])
     if job.resume is not None:
         raise UserError(
-            f"resume={job.resume}: only new runs are certified. Write the settings of that run instead."
+            f"resume={job.resume}: only new runs can be certified. Pass the settings of that run instead."
         )
     if settings.fault is not None and job.compile is not Compile.none:
         got = f"got compile={job.compile.value}. Set compile=none"
@@ -116,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create the folder of the certificate before the run, so that an error does not waste hours."""
+    """Create the certificate's folder before the run, so that an error does not waste hours."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -126,7 +127,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> Outcome:
-    """Write each rank's certificate to its folder, print rank 0's, and return the worst outcome."""
+    """Write each rank's certificate to its folder, print the one of rank 0, and return the worst outcome."""
     folder = folder_of_rank(Path(out), ranks.index) if out else Path(certificate.run_dir)
     order = list(Outcome)
     found = ranks.gather(torch.tensor([order.index(certificate.outcome)])).tolist()
@@ -135,7 +136,7 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
         # The disk may be full, so the certificate is printed before it is written.
         print("\n".join(certificate.lines()), flush=True)
     try:
-        # Rank 0 is last, because torchrun ends all ranks once one has failed.
+        # Rank 0 comes last, because torchrun ends all ranks once one has failed.
         for is_turn in (not ranks.is_first, ranks.is_first):
             serialize_ranks(ranks, partial(certificate.save, folder), is_turn)
     except OSError as error:
@@ -146,9 +147,9 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
 
 
 def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
-    """Shorten the schedule of a run that would be too short to decide, except for the user's settings.
+    """Compress the schedule of a run that would be too short to judge, except for the user's settings.
 
-    First-time events move forward in proportion to the preset's length, and samples become more frequent.
+    First-time events happen earlier, in proportion to the preset's length, and samples are more frequent.
     """
     training, steps = job.training, job.training.total_timesteps
     free = [name for name in FIRST_TIMES if f"training.{name}" not in typed_keys]
@@ -156,13 +157,13 @@ def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
     def begin() -> int:
         return max((training[name] for name in FIRST_TIMES if training[name] <= steps), default=0)
 
-    # Only a longer run trains both the world model and the controller.
+    # Shorter runs do not train both the world model and the controller.
     is_whole = max(training.learning_starts, training.warmup_steps) < steps
     if is_whole and begin() + (MIN_SAMPLES + 1) * training.log_interval <= steps:
         return
     for name in free if steps < longest else ():
         training[name] = math.ceil(training[name] * steps / longest)
-    # An update needs a window of each environment.
+    # An update needs a window from each environment.
     if "learning_starts" in free:
         window = (training.sequence_length + 1) * job.env.num_envs
         training.learning_starts = max(training.learning_starts, window)
@@ -174,7 +175,7 @@ def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
 def certify(
     config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals, longest: int, ranks: Ranks
 ) -> Certificate:
-    """Run this rank's share to its end or to a certain leak, and return its certificate.
+    """Run this rank's share to its end or until a leak is certain, and return its certificate.
 
     `longest` is the length of the preset in agent steps.
 
@@ -193,7 +194,7 @@ def certify(
     if not len(steps):
         repair = "Let it run for longer, or lower training.log_interval."
         ended = f"the run ended at step {run.step}, before its first log line"
-        raise UserError(f"{ended}: nothing can be judged. {repair}")
+        raise UserError(f"{ended}, so memory cannot be judged. {repair}")
     return Certificate(
         command=command,
         run_dir=str(run.config.run_dir),
@@ -211,7 +212,7 @@ def certify(
 
 
 def _fault_of(config: TrainConfig, name: str) -> Fault:
-    """Return a fault by name, or raise a `UserError` if the run does not support it."""
+    """Return a fault by name. Raise a `UserError` if the run does not support it."""
     fault = find_fault(name)
     if fault.workflow is not config.workflow:
         found = f"got workflow={config.workflow.value}. Choose another experiment."

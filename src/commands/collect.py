@@ -9,9 +9,9 @@
 Anyone with the token can run any program on all these machines, so clusters must require a token.
 RAY_AUTH_MODE=disabled joins a cluster without a token, on a trusted network.
 
-The command joins the Ray cluster with one CPU per collector and waits. The learner can start a collector
-(collect.collectors=) on each of them. The command ends on Ctrl-C or with the cluster and leaves no files. The
-learner restarts lost collectors on other machines with free CPUs.
+The command joins the Ray cluster with one CPU per collector and waits. The learner can start one collector
+(collect.collectors=) on each of these CPUs. The command ends on Ctrl-C or when the cluster ends, and does not
+leave any files behind. The learner restarts lost collectors on other machines with free CPUs.
 """
 
 import os
@@ -38,7 +38,7 @@ class CollectorsConfig:
     """Host and port of the cluster's head, printed by `ray start --head`."""
 
     collectors: int = 1
-    """Maximum number of collectors on this machine, each a process with one CPU."""
+    """Maximum number of collectors on this machine. Each is a process with one CPU."""
 
     def __post_init__(self) -> None:
         if not self.address.rpartition(":")[2].isdecimal():
@@ -47,10 +47,10 @@ class CollectorsConfig:
 
 
 def collect(config: CollectorsConfig) -> None:
-    """Join the cluster, and wait for its end or Ctrl-C.
+    """Join the cluster, and wait until it ends or the user presses Ctrl-C.
 
     Raises:
-        UserError: If the address does not answer, the token is missing or wrong, or the cluster ends.
+        UserError: If the address does not answer, the token is missing or wrong, or the cluster fails.
     """
     require_ray("reverie-collect")
     address, count = config.address, config.collectors

@@ -1,6 +1,7 @@
 """`reverie-train`: Hydra's command line, with checks before Hydra creates files.
 
-Mistakes are reported as one line with exit code 2. Only `.runs` imports torch, because that costs seconds.
+User errors are reported in one line, with exit code 2. Only `.runs` imports torch, because the import takes
+seconds.
 """
 
 import os
@@ -27,11 +28,11 @@ from ..utils.errors import UserError, did_you_mean, exit_on_user_error
 from .entry import load
 
 Task = Callable[[Any, Any, list[str]], object]
-"""Function that runs a checked configuration with its `Preflight` and the notices for its start."""
+"""Function that runs a checked configuration, given its `Preflight` and the notices to log at its start."""
 
 
 def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:
-    """Run `task` in this process for a new run, a resumed run, or all runs of a multirun.
+    """Run `task` in this process for a new run, a resumed run, or every run of a multirun.
 
     Without arguments, print the experiments instead.
 
@@ -40,7 +41,7 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
     """
     with exit_on_user_error():
         words = list(sys.argv[1:] if arguments is None else arguments)
-        # With torchrun, only rank 0 prints the overview.
+        # Under torchrun, only rank 0 prints the overview.
         if not words:
             return print(overview()) if os.environ.get("RANK", "0") == "0" else None
         if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
@@ -50,7 +51,7 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
             return print(f"reverie {__version__}")
         flags = _flags(words)
         options = [word for word in words if word not in flags.overrides]
-        # Hydra needs two more seconds to list the groups.
+        # Hydra itself would take two more seconds to list the groups.
         if flags.help:
             return print(help_text(flags.config_dir))
         if flags.shell_completion or flags.hydra_help or flags.info:
@@ -71,17 +72,17 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         for_hydra = [*with_experiment([str(item.input_line) for item in overrides]), *options]
         if flags.cfg:
             return _run_hydra(for_hydra)
-        # Mistakes in settings are reported before torch is imported.
+        # Report invalid settings before importing torch.
         configs = [typed(job) for job in jobs]
         checked_job = load(".runs", "checked_job")
         suggest = None if flags.multirun else flags
-        # All jobs are checked before the first one starts.
+        # Check all jobs before the first one starts.
         checked = [checked_job(job, config, suggest) for job, config in zip(jobs, configs, strict=True)]
         _run_hydra(for_hydra, task, () if flags.multirun else checked[0])
 
 
 def _flags(words: list[str]) -> Namespace:
-    """Return Hydra's flags at any position, with all other words as `overrides`."""
+    """Return Hydra's flags, wherever they appear, and all other words as `overrides`."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
@@ -102,7 +103,7 @@ def _flags(words: list[str]) -> Namespace:
 
 
 def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence[Any] = ()) -> None:
-    """Let Hydra handle its flags, run an already `checked` task, or run several jobs."""
+    """Let Hydra handle its own flags, run an already `checked` task, or run several jobs."""
 
     @hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
     def job(composed: DictConfig) -> float | None:
@@ -112,7 +113,7 @@ def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence
             with exit_on_user_error():
                 task(*checked)
             return None
-        # A launcher may run the job in another process that needs this import.
+        # A launcher may run the job in another process, which needs this import.
         from .runs import checked_job, score_of
 
         own = in_own_schema(composed)
@@ -125,7 +126,7 @@ def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence
     before = sys.argv
     sys.argv = [before[0], *arguments]
     try:
-        # With this variable Hydra raises errors instead of exiting.
+        # With this variable set, Hydra raises errors instead of exiting.
         with environment_variables({"HYDRA_FULL_ERROR": "1"}):
             job()
     except (HydraException, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Read runs from their folders, group them by settings, and average seeds on a common grid."""
+"""Read runs from their folders, group them by settings, and average their seeds on a common grid."""
 
 import glob
 import math
@@ -38,7 +38,7 @@ _NOT_COMPARED = tuple(
     "training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
     "training.video_interval. training.evaluation_interval. training.probe_interval.".split()
 )
-"""Prefixes of keys (with a dot appended) that do not separate runs into groups."""
+"""Prefixes of keys (with a dot appended) that do not divide runs into groups."""
 
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
 _MOST_PARTS = 60
@@ -55,7 +55,7 @@ class Axis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The settings and metrics in a run's folder."""
+    """The settings and metrics found in a run's folder."""
 
     path: Path
     settings: Mapping[str, Any]
@@ -64,12 +64,12 @@ class Run:
     """Agent steps and values by tag."""
 
     def points(self, tag: str, axis: Axis) -> Points:
-        """Return a tag's finite values over an axis, or raise a `UserError` if the run lacks either."""
+        """Return a tag's finite values over an axis. Raise a `UserError` if the run lacks either."""
         steps, values = self._column(tag, f"metric={tag}")
         return np.stack([self._places(steps, axis), values])
 
     def end(self, axis: Axis) -> float:
-        """Return the length of the run in units of the axis, or NaN if it is not logged."""
+        """Return the run's length in units of the axis, or NaN if the log does not include it."""
         try:
             last = max(steps[-1] for steps, _ in self.logged.values())
             return float(self._places(np.array([last]), axis)[0])
@@ -90,7 +90,7 @@ class Run:
         known, values = np.pad(self._column(tag, f"x={axis.name}"), ((0, 0), (1, 0)))
         if axis is Axis.wall:
             spans = np.diff(known)
-            # A log may begin in the middle of a run.
+            # A log may start partway through a run.
             spans[0] = spans[:2].min()
             speeds = np.where(values[1:] > 0, values[1:], math.inf)
             values = np.append(0.0, np.cumsum(spans / speeds / 3600))
@@ -102,14 +102,16 @@ class Group:
     """Runs that differ only in their seeds."""
 
     name: str
-    """Settings that distinguish the group from the others."""
+    """The settings that distinguish this group from the others."""
     runs: Sequence[Run]
     grid: NDArray[np.float64]
     """(G,) positions on the axis."""
     rows: NDArray[np.float64]
-    """(seeds, G) mean of each seed around each position, NaN before its first and after its last value."""
+    """(seeds, G) mean of each seed around each position, NaN before the seed's first and after its last
+    value."""
     scores: NDArray[np.float64]
-    """(seeds,) last evaluation of each seed, or for other tags the mean of the last tenth of its values."""
+    """(seeds,) the last evaluation of each seed, or for other tags the mean of the last tenth of its
+    values."""
 
     @property
     def title(self) -> str:
@@ -120,9 +122,9 @@ class Group:
 
 
 def find_runs(names: Sequence[str]) -> list[Path]:
-    """Return the run folders for names of runs, of folders that contain runs, and for glob patterns.
+    """Return the run folders for the names of runs, folders that contain runs, and glob patterns.
 
-    The logs of other `torchrun` processes within a run folder do not count as runs.
+    The logs of further `torchrun` processes within a run folder do not count as runs.
 
     Raises:
         UserError: If a name does not exist or contains no run.
@@ -142,7 +144,7 @@ def find_runs(names: Sequence[str]) -> list[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run up to the last complete line of its metrics, or raise a `UserError` for invalid files."""
+    """Read a run up to the last complete line of its metrics. Raise a `UserError` if a file is invalid."""
     if not os.path.lexists(path / CONFIG_FILE):
         raise UserError(f"{path} is not a run folder (no {CONFIG_FILE}).")
     config = OmegaConf.to_container(read_config(path / CONFIG_FILE), enum_to_str=True)
@@ -156,10 +158,10 @@ def read_run(path: Path) -> Run:
 
 
 def with_returns(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that have finished an episode, and report the others on stderr.
+    """Return the runs that have finished at least one episode, and report the others on stderr.
 
     Raises:
-        UserError: If all runs lack a finished episode.
+        UserError: If none of the runs has finished an episode.
     """
     kept = [run for run in runs if not run.logged.keys().isdisjoint(RETURN_TAGS)]
     for run in runs:
@@ -174,7 +176,7 @@ def with_returns(runs: Sequence[Run]) -> list[Run]:
 
 
 def find_tag(metric: str, runs: Sequence[Run]) -> str:
-    """Return the tag for `metric`: a whole tag, parts of one in order, or `return`.
+    """Return the tag for `metric`, which is a complete tag, parts of one in order, or `return`.
 
     Raises:
         UserError: If no tag or several tags match.
@@ -194,10 +196,7 @@ def find_tag(metric: str, runs: Sequence[Run]) -> str:
 
 
 def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], dict[str, list[str]]]:
-    """Return groups of runs with equal settings, and the text of each differing setting in each group.
-
-    Seed, folder, length, logging and checkpoints do not separate runs. A group's name contains the fewest
-    settings that distinguish all groups, and the number of other differences.
+    """Group runs with equal settings. Return the groups and the text of each differing setting in each group.
 
     Raises:
         UserError: If a run lacks the tag or axis.
@@ -230,15 +229,15 @@ def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], 
 
 
 def is_evaluation(tag: str) -> bool:
-    """Return whether a tag's values are means over whole evaluations, so that the last one is the score."""
+    """Return whether a tag's values are means over entire evaluations, so that the last one is the score."""
     return tag.startswith("evaluation/")
 
 
 def on_grid(seeds: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the centers (G,) of equal bins of the axis, and the means (seeds, G) of each seed in them.
+    """Return the centers (G,) of equal bins along the axis, and each seed's means (seeds, G) in them.
 
-    There are at most 60 bins, with at least two values each on average. Empty bins are interpolated, or NaN
-    before the first and after the last value of a seed.
+    There are at most 60 bins, each with at least two values on average. Empty bins are interpolated, but are
+    NaN before the first and after the last value of a seed.
     """
     places = np.concatenate([each for each, _ in seeds])
     count = min(_MOST_PARTS, max(1, round(len(places) / len(seeds) / 2)))

@@ -35,8 +35,9 @@ from ..utils.units import count_text, size_text
 
 GIB = 2**30
 
-# Below these free bytes a check fails or warns. The Pong run has 1.2 GB of replay in each kept
-# checkpoint, and about 3 GB of process memory. A 6 GB GPU with a desktop and CUDA's context has 4.5 GiB free.
+# With fewer free bytes than these, a check fails or warns. The Pong run stores 1.2 GB of replay in each
+# checkpoint that it keeps, and uses about 3 GB of process memory. A 6 GB GPU that also runs a desktop and
+# CUDA's context has 4.5 GiB free.
 _DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
 _SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
 
@@ -44,7 +45,7 @@ _SECONDS_TO_EXCHANGE = 5.0
 
 
 class Health(Enum):
-    """Result of a check, with its color. WARN: runs work with limitations. FAIL: runs would fail."""
+    """Result of a check and its color. WARN: runs work, with limitations. FAIL: runs would fail."""
 
     OK = "green"
     WARN = "yellow"
@@ -90,7 +91,7 @@ def diagnose() -> list[Check]:
         judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
         judge_packages(importlib.metadata.requires("reverie") or []),
-        # The check of packages covers its minimum version.
+        # The package check covers PyTorch's minimum version.
         Check("PyTorch", Health.OK, pytorch),
         _check_gpu(),
         _check_start("Atari", "ale-py", "atari", "--force-reinstall", "--no-deps", "ale-py"),
@@ -104,7 +105,7 @@ def diagnose() -> list[Check]:
 
 
 def report(checks: list[Check], console: Console) -> int:
-    """Print the table and each fix on a line for copying, and return the exit code."""
+    """Print the table, then each fix on its own line for copying, and return the exit code."""
     table = Table("check", "health", "found")
     for check in checks:
         table.add_row(check.subject, Text(check.health.name, check.health.value), Text(check.found))
@@ -117,26 +118,26 @@ def report(checks: list[Check], console: Console) -> int:
 
 
 def judge_system(name: str) -> Check:
-    """Check the operating system by its name in `sys.platform`. Windows is refused earlier."""
+    """Check the operating system, given its name in `sys.platform`. Windows is refused earlier."""
     if name == "linux":
         return Check("system", Health.OK, platform.platform())
     tried = "macOS was only simulated, on Linux" if name == "darwin" else f"{name} was never tested"
     found = (
         f"{tried}: without /proc and glibc, memory is judged by resident size, which includes memory cached "
-        "by the allocator, and workers outlive a killed run by some seconds, or more with engine=ray"
+        "by the allocator, and workers outlive a killed run by a few seconds, or more with engine=ray"
     )
     return Check.of("system", found, "Use Linux for long runs. Short ones may work here")
 
 
 def judge_python(version: tuple[int, int]) -> Check:
-    """Check the (major, minor) version of Python."""
+    """Check Python's (major, minor) version."""
     found = f"{version[0]}.{version[1]} at {sys.executable} (tested: 3.11 and 3.12)"
     fix = "Create the environment with Python 3.11 or 3.12: python3.11 -m venv .venv"
     return Check.of("Python", found, fix, fails=version < (3, 11), warns=version > (3, 12))
 
 
 def judge_packages(requirements: Iterable[str]) -> Check:
-    """Check installed packages against requirements (`torch>=2.11`), ignoring extras."""
+    """Check the installed packages against requirements such as `torch>=2.11`, ignoring extras."""
     wrong: dict[str, str] = {}
     for each in map(Requirement, requirements):
         if each.marker and not each.marker.evaluate({"extra": ""}):
@@ -148,7 +149,7 @@ def judge_packages(requirements: Iterable[str]) -> Check:
             version, is_right = "not installed", False
         if not is_right:
             wrong[str(each)] = f"{each.name} {version}, needs {each.specifier or 'any version'}"
-    found = "; ".join(wrong.values()) or "all in the ranges of pyproject.toml"
+    found = "; ".join(wrong.values()) or "all within the ranges of pyproject.toml"
     return Check.of("packages", found, _pip_install(*wrong), fails=bool(wrong), warns=False)
 
 
@@ -157,7 +158,7 @@ def _pip_install(*what: str) -> str:
 
 
 def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -> Check:
-    """Check a machine without a CUDA device for PyTorch, built for a CUDA version or a CPU."""
+    """Explain why PyTorch, built for a CUDA version or for CPU only, does not find a CUDA device."""
     if driver is None:
         found = "no NVIDIA driver: runs use the small CPU preset"
         fix = "Optional: Catch, CartPole and Pong train on a CPU. With an NVIDIA GPU, install its driver"
@@ -172,7 +173,7 @@ def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -
 
 def _check_gpu() -> Check:
     """Check the GPU with a small computation."""
-    # PyTorch warns here if a driver is too old.
+    # PyTorch warns here if the driver is too old.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         is_available = torch.cuda.is_available()
@@ -186,7 +187,7 @@ def _check_gpu() -> Check:
         torch.ones(8, device="cuda").sum().item()
         free, total = torch.cuda.mem_get_info()
     except RuntimeError as error:
-        # PyTorch has no kernels for this GPU, or the GPU's memory is full.
+        # PyTorch lacks kernels for this GPU, or the GPU's memory is full.
         fix = "Free the GPU (nvidia-smi lists its users), install a PyTorch built for it, or use device=cpu"
         return Check.of("GPU", f"{versions}: {_one_line(error)}", fix, fails=True)
     bfloat16 = "with" if torch.cuda.is_bf16_supported(including_emulation=False) else "without"
@@ -196,9 +197,9 @@ def _check_gpu() -> Check:
 
 
 def _check_start(subject: str, package: str, suite: str, *install: str) -> Check:
-    """Start the default environment of a suite."""
+    """Check that a suite's default environment starts."""
     try:
-        # The report also includes errors of this import.
+        # The report also covers errors raised by this import.
         from ..envs import EnvConfig, Suite, make_single
 
         env = make_single(EnvConfig(suite=Suite[suite]))
@@ -218,7 +219,7 @@ def _one_line(error: Exception) -> str:
 
 
 def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
-    """Check the folder for runs, with `free` bytes left on its disk."""
+    """Check the folder in which runs are saved, with `free` bytes left on its disk."""
     elsewhere = "run_dir=<folder on another disk>"
     if not is_writable:
         return Check.of(
@@ -229,14 +230,14 @@ def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
 
 
 def judge_shared_memory(free: int | None) -> Check:
-    """Check the free bytes of /dev/shm (`None` without it). Workers send observations through it."""
+    """Check the free bytes of /dev/shm (`None` if missing), through which workers send observations."""
     found = "no /dev/shm" if free is None else f"{size_text(free)} free in /dev/shm"
     fix = "In Docker, use docker run --shm-size=1g. Elsewhere, env.vectorization=sync works without it"
     return Check.of_bytes("shared memory", found, fix, free or 0, _SHARED_MEMORY)
 
 
 def judge_memory(available: int, cgroup_limit: int | None) -> Check:
-    """Check the available bytes of memory and the limit of the control group, if any."""
+    """Check the available memory in bytes and the control group's limit, if any."""
     limit = "no cgroup limit" if cgroup_limit is None else f"cgroup limit {size_text(cgroup_limit)}"
     fix = "Close other programs, or lower buffer.capacity to 20000"
     if cgroup_limit is not None and cgroup_limit < _MEMORY[1]:
@@ -247,7 +248,7 @@ def judge_memory(available: int, cgroup_limit: int | None) -> Check:
 def judge_load(load: float, cpus: int) -> Check:
     """Compare the load average of the last minute with the number of CPUs available to this process.
 
-    A run with one thread competes with `load` other busy threads.
+    A single-threaded run competes with `load` other busy threads.
     """
     slowdown = (load + 1) / cpus
     effect = f"runs are up to {slowdown:.1f} times slower than documented"
@@ -259,7 +260,7 @@ def judge_load(load: float, cpus: int) -> Check:
 
 
 def why_no_exchange() -> str:
-    """Sum a number over two ranks in threads of this process with gloo. Return an error or ""."""
+    """Sum a number with gloo over two ranks, which are threads of this process. Return an error or ""."""
     store = dist.HashStore()
 
     def total(rank: int) -> float:
@@ -272,13 +273,13 @@ def why_no_exchange() -> str:
         with ThreadPool(2) as ranks:
             totals = ranks.map_async(total, range(2)).get(2 * _SECONDS_TO_EXCHANGE)
     except Exception as error:
-        # The report includes errors of any type.
+        # Errors of any type belong in the report.
         return _one_line(error)
     return "" if totals == [2, 2] else f"1 + 1 = {totals}"
 
 
 def gloo_address() -> str | None:
-    """Return gloo's interface, or else the address of this machine's name, or `None` without either."""
+    """Return gloo's interface, otherwise the address of this machine's name, or `None` without either."""
     if name := os.environ.get("GLOO_SOCKET_IFNAME"):
         return name
     try:
@@ -288,14 +289,14 @@ def gloo_address() -> str | None:
 
 
 def judge_ranks(failure: str, address: str | None) -> Check:
-    """Check communication between the processes of `torchrun`, given its `failure` and its address."""
+    """Check the communication between the processes of `torchrun`, given its `failure` and address."""
     up = [name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith("lo")]
     others = f"GLOO_SOCKET_IFNAME={up[0] if up else '<interface>'}"
     fix = f"For torchrun, set GLOO_SOCKET_IFNAME=lo on a single machine, or {others} for several"
     if failure:
         return Check.of("ranks", f"two ranks cannot communicate with gloo: {failure}", fix)
     if address is None:
-        return Check.of("ranks", "the name of this machine has no address for gloo", fix)
+        return Check.of("ranks", "this machine's name does not resolve to an address for gloo", fix)
     gpus = torch.cuda.device_count()
     if gpus and not dist.is_nccl_available():
         fix = "Install a PyTorch with NCCL, or use device=cpu"

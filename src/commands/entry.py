@@ -31,7 +31,7 @@ def command(module: str) -> Callable[[], Any]:
 
 @exit_on_user_error()
 def load(module: str, name: str = "main") -> Callable[..., Any]:
-    """Import a module and return one of its functions. From now on, Ctrl-C prints a line, not a traceback.
+    """Import a module and return one of its functions. From then on, Ctrl-C prints a line, not a traceback.
 
     Raises:
         SystemExit: With code 2 if the system is not supported or an import fails.
@@ -41,13 +41,13 @@ def load(module: str, name: str = "main") -> Callable[..., Any]:
     require_address_space()
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
-    # A shell's background job ignores Ctrl-C. This must not change.
+    # A shell's background job ignores Ctrl-C, and must continue to do so.
     if is_default:
         signal.signal(signal.SIGINT, end_at_once)
     try:
         return getattr(importlib.import_module(module, __package__), name)
     except (ImportError, OSError, MemoryError) as error:
-        # PyTorch raises an OSError for a missing shared library.
+        # PyTorch raises an OSError if a shared library is missing.
         if refused := address_space_error(error):
             raise refused from error
         raise UserError(f"{error}, in {sys.executable}. {INSTALL}") from error
@@ -57,19 +57,19 @@ def load(module: str, name: str = "main") -> Callable[..., Any]:
 
 
 def end_at_once(*_: object, then: str = "") -> None:
-    """End this process by SIGINT, so that a shell's loop ends too. Libraries might catch an exception."""
+    """End this process with SIGINT, so that a shell loop ends too. Libraries might catch an exception."""
     shown = f"{INTERRUPTED}; {then}" if then else INTERRUPTED
     with contextlib.suppress(OSError):
         # The signal may have interrupted `sys.stderr`, so write directly. A progress bar hides the cursor.
         os.write(2, ("\x1b[?25h\n" if os.isatty(2) else "").encode() + f"{shown}\n".encode())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
-    # Process 1 of a container survives its own signals.
+    # Process 1 of a container survives signals that it sends to itself.
     os._exit(128 + signal.SIGINT)
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print a line for Ctrl-C, and the traceback of any other error."""
+    """Print a line for Ctrl-C, and a traceback for any other error."""
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("; ".join([INTERRUPTED, *map(str, error.args)]) + "\n")
     else:

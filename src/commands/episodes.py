@@ -1,9 +1,10 @@
 """Show, export and import episodes: reverie-episodes show|export|import [key=value ...].
 
   reverie-episodes show path=<folder>                       summarize episodes in any format
-  reverie-episodes export run=<run> to=<folder>             whole episodes of the newest checkpoint's replay
-  reverie-episodes import path=<folder> to=<new folder>     check and convert any format to Reverie's own
-  reverie-train buffer.prefill=<folder> ...                 start with these episodes (training.offline=true:
+  reverie-episodes export run=<run> to=<folder>             complete episodes in the newest checkpoint's
+  replay reverie-episodes import path=<folder> to=<new folder>     check any format and convert it to
+  Reverie's own reverie-train buffer.prefill=<folder> ...                 start with these episodes
+  (training.offline=true:
                                                             train on them only)
 
 Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
@@ -51,7 +52,7 @@ class ExportConfig:
     """Settings of `reverie-episodes export`."""
 
     run: str
-    """Folder of the run. The newest checkpoint is read."""
+    """Run folder, of which the newest checkpoint is read."""
 
     to: str
     """New folder for the episodes."""
@@ -71,7 +72,7 @@ class ImportConfig:
     """New folder for the episodes in Reverie's own format."""
 
     choices: int | None = None
-    """Number of discrete actions, for files without it, or null to infer it from the files."""
+    """Number of discrete actions, for files that do not include it, or null to infer it from the actions."""
 
     def __post_init__(self) -> None:
         require_range("", self, "choices", ge=1, le=MOST_CHOICES)
@@ -79,7 +80,7 @@ class ImportConfig:
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-episodes`. The exit code is 2 after a mistake or for an invalid file."""
+    """Run `reverie-episodes`. The exit code is 2 after a user error or for an invalid file."""
     word, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     actions = {
         "show": (ShowConfig, _show),
@@ -122,12 +123,13 @@ def _export(config: ExportConfig) -> None:
     require_new(Path(config.to))
     run = load_run(config.run, device=Device.cpu)
     folder = Path(config.run)
-    # The first call finds the episodes of all ranks. Without a checkpoint, the second call raises the error.
+    # The first call finds the episodes of all ranks. If there is no checkpoint, the second call raises the
+    # error.
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)
     replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)
     count = write_episodes(Path(config.to), config.format, replay.episodes(), spec)
-    written = f"wrote {count_text(count, 'episode')} of step {checkpoint.step:,} to {config.to}"
+    written = f"wrote {count_text(count, 'episode')} from step {checkpoint.step:,} to {config.to}"
     print(f"{written}, as {config.format.value}")
 
 

@@ -5,7 +5,7 @@
   reverie-evaluate run=pretrained:pong episodes=10         an agent included in the package
   reverie-evaluate run=experiments/<run> json=true         one line of JSON: returns, lengths, mean
 
-The output is a sentence on a terminal, and JSON in a pipe or file.
+On a terminal the output is a sentence. In a pipe or file it is JSON.
 Press Ctrl-C to stop with the results so far, including unfinished episodes (exit code 130).
 """
 
@@ -37,7 +37,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class PolicyMode(Enum):
-    """Action selection during evaluation."""
+    """How actions are selected during evaluation."""
 
     sample = "sample"
     mode = "mode"
@@ -48,30 +48,30 @@ class EvaluateConfig:
     """Settings of `reverie-evaluate`, written as key=value."""
 
     run: str
-    """Folder of the run, a folder of weights and configuration, `pretrained:<name>` or
-    `hub:<owner>/<name>`."""
+    """Run folder, folder with weights and configuration, `pretrained:<name>` or `hub:<owner>/<name>`."""
 
     episodes: int = 20
     """Number of episodes."""
 
     max_steps: int | None = None
-    """Maximum steps per episode, or null for the environment's limit."""
+    """Maximum number of steps per episode, or null for the environment's own limit."""
 
     seed: int = 0
-    """Seed of episodes and policy. Training with the same seed uses different episodes."""
+    """Seed of the episodes and the policy. Training with the same seed uses different episodes."""
 
     policy: PolicyMode = PolicyMode.sample
-    """`sample` draws actions like training, and `mode` selects the most likely one. Populations always use
-    `mode`, because their policies are deterministic."""
+    """`sample` draws actions at random as in training, and `mode` selects the most likely one. Populations
+    always use `mode`, because their policies are deterministic."""
 
     video: str | None = None
-    """File (.mp4 or .gif) for the first episode, from its image observations or rendered frames."""
+    """File (.mp4 or .gif) for a video of the first episode, from its image observations or rendered
+    frames."""
 
     device: Device = Device.auto
     """Device of the networks."""
 
     json: bool = False
-    """Print a line of JSON on a terminal too."""
+    """Print a line of JSON even on a terminal."""
 
     def __post_init__(self) -> None:
         require_range("", self, "episodes", "max_steps", ge=1)
@@ -92,7 +92,7 @@ class _Watch:
         self.is_interrupted = False
 
     def __call__(self, finished: int, still_open: "list[envs.Episode]") -> bool:
-        """Return whether to stop now."""
+        """Report progress from time to time. Return whether to stop now."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _PROGRESS_SECONDS
             longest = max((episode.length for episode in still_open), default=0)
@@ -102,7 +102,7 @@ class _Watch:
         return self.is_interrupted
 
     def interrupt(self, *_: object) -> None:
-        """Stop before the next step, or immediately the second time."""
+        """Stop before the next step. The second call stops immediately."""
         if self.is_interrupted:
             raise KeyboardInterrupt
         self.is_interrupted = True
@@ -114,7 +114,7 @@ def evaluate_run(
     """Evaluate the newest checkpoint of a run, or an agent that is already `loaded`.
 
     Returns:
-        The result of `reverie-evaluate`, and the frames of an episode.
+        The result of `reverie-evaluate`, and the frames of the first episode.
     """
     run, workflow, step = loaded or orchestration.load_agent(config.run, config.device)
     if config.video is not None:
@@ -122,7 +122,7 @@ def evaluate_run(
     policy = config.policy if orchestration.recipe_of(run).samples_actions else PolicyMode.mode
     sample, is_recorded = policy is PolicyMode.sample, config.video is not None
     env = cut_episodes(run.env, workflow.env, config.max_steps)
-    # Restarts are disabled, because an episode with a crash has no valid return.
+    # Restarts are disabled, because the return of an episode with a crash is not valid.
     env = replace(env, max_restarts=0)
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
     before = signal.signal(signal.SIGINT, watch.interrupt)
@@ -160,7 +160,7 @@ def main() -> None:
     load("..orchestration", "recipe_of")
     result, frames = evaluate_run(config)
     is_json = config.json or not sys.stdout.isatty()
-    # Writing the video may fail, so the result is printed first.
+    # Writing the video may fail, so print the result first.
     print(json.dumps(result) if is_json else _sentence(result, config.video), flush=True)
     if config.video is not None and frames is not None:
         try:
@@ -182,7 +182,7 @@ def _sentence(result: dict[str, Any], video: str | None) -> str:
 
 
 def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:
-    """Return the environments with a limit of `max_steps` per episode, unless their own is lower."""
+    """Return the environment settings with at most `max_steps` per episode, or their own limit if lower."""
     if max_steps is None or (spec.longest_episode is not None and spec.longest_episode <= max_steps):
         return env
     frames = max_steps * env.action_repeat
@@ -190,7 +190,7 @@ def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvCon
 
 
 def _check_video(path: Path, env: EnvSpec) -> None:
-    """Raise a `UserError` for an impossible video before a possibly long evaluation."""
+    """Raise a `UserError` if the video is impossible, before a possibly long evaluation."""
     if not env.has_image and not env.renders:
         raise UserError(f"video={path}: {orchestration.no_pictures(env)}. Omit video=.")
     require_writable("video", path)
@@ -203,11 +203,11 @@ def require_writable(key: str, path: Path) -> None:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
         for part in path.parts:
             with suppress(FileNotFoundError):
-                # This raises an error for a too long name.
+                # This raises an error if the name is too long.
                 (existing / part).stat()
         if path.is_dir():
             reason = "it is a folder"
-        # Only a test reveals a read-only disk, because root has permission everywhere.
+        # Only an attempt reveals a read-only disk, because root has permission everywhere.
         with TemporaryFile(dir=existing):
             pass
     except OSError as error:

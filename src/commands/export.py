@@ -1,9 +1,9 @@
-"""Write the networks of a run without replay and optimizers: reverie-export run=<folder> out=<new folder>.
+"""Export a run's networks without its replay and optimizers: reverie-export run=<folder> out=<new folder>.
 
-reverie-export run=experiments/<run> out=mine              weights, configuration, model card with a score
-reverie-export run=experiments/<run> out=mine video=true   also a video of the first episode
-reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine"))
-hf upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
+reverie-export run=experiments/<run> out=mine              weights, configuration, and a model card with a
+score reverie-export run=experiments/<run> out=mine video=true   the same, and a video of the first episode
+reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine")) hf
+upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
 """
 
 import hashlib
@@ -40,22 +40,22 @@ class ExportConfig:
     """Settings of `reverie-export`, written as key=value."""
 
     run: str
-    """Folder of the run (its newest checkpoint is exported) or of weights."""
+    """Run folder (its newest checkpoint is exported) or folder with weights."""
 
     out: str
     """New folder for the files."""
 
     episodes: int = 20
-    """Episodes for the score on the card."""
+    """Number of episodes for the score on the card."""
 
     max_steps: int | None = None
-    """Maximum steps per episode, or null for the environment's limit."""
+    """Maximum number of steps per episode, or null for the environment's own limit."""
 
     seed: int = 0
-    """Seed of episodes and policy."""
+    """Seed of the episodes and the policy."""
 
     video: bool = False
-    """Write the first episode to replay.mp4, from its image observations or rendered frames."""
+    """Write a video of the first episode to replay.mp4, from its image observations or rendered frames."""
 
     def __post_init__(self) -> None:
         if os.path.lexists(self.out):
@@ -75,7 +75,7 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
     """Write all files atomically and return the card. `more` adds entries to it.
 
     Raises:
-        UserError: If the run is a population, cannot be evaluated, or the folder cannot be written.
+        UserError: If the run is a population or cannot be evaluated, or the folder cannot be written.
         SystemExit: With code 130 after Ctrl-C, without writing files.
     """
     run, out = asked.run, Path(asked.out)
@@ -90,7 +90,7 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
     weights = save(
         {f"{part}/{name}": one.contiguous() for part, state in parts for name, one in state.items()}
     )
-    # Remove folders and addresses of the user from the configuration.
+    # Remove the user's folders and addresses from the configuration.
     config: Any = read_config(Path(resolve_pretrained(run)) / CONFIG_FILE)
     config.run_dir = config.resume = config.model.init = None
     config.buffer.prefill = config.checkpoint.mirror = config.collect.address = None
@@ -132,7 +132,7 @@ def _score(card: Mapping[str, Any]) -> str:
 
 
 def _page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
-    """Return the model card for the hub, with its front matter."""
+    """Return the model card for the Hugging Face Hub, with its front matter."""
     environment, score, step = card["environment"], _score(card), card["step"]
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}

@@ -1,4 +1,4 @@
-"""Read a command's own settings from key=value, and describe them for --help."""
+"""Read a command's own settings, written as key=value, and describe them for --help."""
 
 import inspect
 import re
@@ -23,12 +23,12 @@ def own_settings(
     """Return the settings written as <prefix><name>=<value>, and all other arguments.
 
     `schema` is a dataclass of plain values. Settings without a default are required. With -h or --help, print
-    `usage` (usually the docstring of the command's module) and a line for each setting instead.
+    `usage` (usually the docstring of the command's module) and a line per setting instead.
 
     Raises:
-        SystemExit: With code 0 after the help.
-        UserError: If an argument is a flag, an unknown setting, an interpolation, or has the wrong type, or
-            if a required setting is missing.
+        SystemExit: With code 0 after printing the help.
+        UserError: If an argument is a flag, an unknown setting or an interpolation, if it has the wrong type,
+            or if a required setting is missing.
     """
     if not {"-h", "--help"}.isdisjoint(arguments):
         print(f"{(usage or '').strip()}\n\n{_help(schema, prefix)}")
@@ -50,7 +50,7 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         if not sign or key not in defaults:
             names = ", ".join(f"{name}=" for name in defaults)
             hint = did_you_mean(key, defaults)
-            # A value without a key is probably for the first setting.
+            # A value without a key is probably meant for the first setting.
             if not (sign or hint or prefix):
                 hint = f" Did you mean `{next(iter(defaults))}={argument}`?"
             raise UserError(f"{argument} is not a setting of {command} ({names}).{hint}")
@@ -62,7 +62,7 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         refused = wrong_type(argument, kind, "" if default is REQUIRED else f" Omit it{instead}.")
         if not is_boolean_if_asked(kind, text):
             raise refused
-        # Values are not parsed as YAML, because a folder called 007 is not the number 7. The schema converts
+        # Do not parse values as YAML, because a folder called 007 is not the number 7. The schema converts
         # numbers.
         try:
             values[name] = None if text == "null" else text
@@ -78,7 +78,7 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
 
 
 def _texts(schema: type[Any]) -> dict[str, str]:
-    """Return the docstring of each setting. Docstrings of fields are available only in the source."""
+    """Return the docstring of each setting. The docstrings of fields are available only in the source."""
     source = inspect.getsource(schema)
     documented = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, re.M | re.S)
     return {name: " ".join(text.split()) for name, text in documented}

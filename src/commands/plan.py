@@ -1,9 +1,9 @@
 """Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6].
 
-  reverie-plan experiment=dreamer_ataripong              the memory of the run, and whether it fits
+  reverie-plan experiment=dreamer_ataripong              the run's memory, and whether it fits
   reverie-plan device=cuda model=size50m                 a plan for a GPU, which need not be present
   reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a GPU of 6 GiB
-  reverie-plan env.num_envs=16 plan.ranks=8              8 ranks on this machine, each and in total
+  reverie-plan env.num_envs=16 plan.ranks=8              8 ranks on this machine, per rank and in total
 
 The exit code is 2 if the run does not fit, unless memory.plan=warn.
 """
@@ -27,7 +27,7 @@ from .options import own_settings
 if TYPE_CHECKING:
     from ..utils.ranks import Ranks
 
-# Width of a table that is not printed on a terminal.
+# Width in characters of a table that is not printed on a terminal.
 _WIDTH = 150
 
 
@@ -43,16 +43,17 @@ class PlanConfig:
     """Settings of `reverie-plan`, written as plan.key=value."""
 
     format: PlanFormat = PlanFormat.table
-    """`table` shows GiB, and `json` is a flat object with bytes. `MemoryPlan.flat` documents its keys."""
+    """`table` shows GiB. `json` is a flat object in bytes, and `MemoryPlan.flat` documents its keys."""
 
     fit_gib: float | None = None
-    """Memory of a GPU in GiB. Plans the largest model and replay for it instead of the given ones."""
+    """Memory of a GPU in GiB. If set, plan the largest model and replay that fit it instead of the given
+    ones."""
 
     ranks: int | None = None
-    """Number of ranks to plan for, or null for torchrun's (1 without torchrun)."""
+    """Number of ranks to plan for, or null for torchrun's number (1 without torchrun)."""
 
     machines: int = 1
-    """Number of identical machines for the ranks."""
+    """Number of identical machines that the ranks run on."""
 
     def __post_init__(self) -> None:
         require_range("plan", self, "fit_gib", gt=0)
@@ -65,7 +66,7 @@ class PlanConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `reverie-plan`. The exit code is 2 after a mistake or if the run does not fit."""
+    """Run `reverie-plan`. The exit code is 2 after a user error or if the run does not fit."""
     words = sys.argv[1:] if arguments is None else arguments
     plan_config, overrides = own_settings(PlanConfig, words, "plan", __doc__, "plan.")
     # This imports torch, after the settings have been checked.
@@ -104,14 +105,14 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat, ranks: "Ran
 
 
 def _compose(overrides: list[str]) -> TrainConfig:
-    """Return the configuration of the overrides. Its device need not be present."""
+    """Return the configuration that the overrides describe. Its device need not be present."""
     if any(item.key_or_group == "resume" for item in parse(overrides)):
-        raise UserError("resume= is planned when the run continues. Write the run's settings instead.")
+        raise UserError("resume= is planned when the run continues. Pass the run's settings instead.")
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
 def _write(plan: "planning.MemoryPlan", form: PlanFormat, fit: Mapping[str, Any] | None = None) -> None:
-    """Print a plan. `fit` contains the largest fitting run by JSON key."""
+    """Print a plan. `fit` describes the largest run that fits, by JSON key."""
     if form is PlanFormat.json:
         return print(json.dumps({**(fit or {}), **plan.flat()}))
     from rich.console import Console

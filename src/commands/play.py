@@ -32,25 +32,25 @@ class PlayConfig:
     """Settings of `reverie-play`, written as key=value."""
 
     run: str
-    """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
+    """Run folder, folder with weights and configuration, or `pretrained:<name>`."""
 
     port: int = 0
     """Port of the page, or 0 for a free one."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. With addresses beyond this machine (0.0.0.0), the page requires a token."""
+    """Address to listen on. If other machines can reach it (such as 0.0.0.0), the page requires a token."""
 
     device: Device = Device.cpu
     """Device of the networks."""
 
     seed: int = 0
-    """Seed of games, actions and dreams."""
+    """Seed of the games, actions and dreams."""
 
     horizon: int = 45
-    """Steps before a dream restarts from the game. 15 steps are a second of Atari."""
+    """Number of steps after which a dream restarts from the game. 15 steps are one second of Atari."""
 
     open: bool = True
-    """Open the page in this machine's browser, except over SSH."""
+    """Open the page in this machine's browser, unless over SSH."""
 
     def __post_init__(self) -> None:
         require_range("", self, "port", ge=0, le=65535)
@@ -80,13 +80,13 @@ def play(config: PlayConfig) -> None:
 
 
 def _announce(config: PlayConfig, port: int, token: str = "") -> None:
-    """Print the address and an SSH command for it, and open the page if this machine has a screen."""
+    """Print the address and an SSH command to reach it, and open the page if this machine has a screen."""
     host = "127.0.0.1" if config.host in _EVERYWHERE else config.host
     host = f"[{host}]" if ":" in host else host
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # The user of a container may have no name.
+        # The user of a container may not have a name.
         user = "you"
     url, here = f"http://{host}:{port}/", f"{user}@{socket.gethostname()}"
     if token:
@@ -98,7 +98,7 @@ def _announce(config: PlayConfig, port: int, token: str = "") -> None:
 
 
 def _has_screen() -> bool:
-    """Return whether a browser would open on the user's screen, not in the terminal or remotely."""
+    """Return whether a browser would open on the user's own screen, not in the terminal or remotely."""
     is_remote = "SSH_CONNECTION" in os.environ
     return not is_remote and (
         sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ})

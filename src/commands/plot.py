@@ -1,8 +1,8 @@
 """Compare runs: reverie-plot <run> [<run> ...] [key=value ...].
 
   reverie-plot experiments/<run> experiments/<run>       curves of two runs, in report.html
-  reverie-plot 'experiments/multirun/*' out=report.png   runs by a pattern, as an image
-  reverie-plot experiments metric=list                   tags logged by the runs in a folder
+  reverie-plot 'experiments/multirun/*' out=report.png   runs that match a pattern, as an image
+  reverie-plot experiments metric=list                   tags that the runs in a folder have logged
 
 Runs that differ only in their seeds form a group. The report shows the interquartile mean over seeds (with
 fewer than 4, the mean), its 95 % bootstrap interval, each seed as a thin line, and a table of scores.
@@ -69,13 +69,15 @@ class PlotConfig:
     """Settings of `reverie-plot`, written as key=value."""
 
     out: str = "report.html"
-    """File to write: a page (.html) or an image (.png). Separate several with commas, or repeat out=."""
+    """File to write: a page (.html) or an image (.png). Separate several files with commas, or repeat
+    out=."""
 
     x: Axis = Axis.steps
-    """Axis of the curves. wall means hours, computed from the logged speed."""
+    """Horizontal axis of the curves. wall means hours, computed from the logged speed."""
 
     metric: str = RETURN
-    """Tag or parts of one in order (loss/image). return prefers evaluations to episodes, list prints all."""
+    """A tag, or parts of one in order (loss/image). return prefers evaluations to episodes, and list prints
+    all tags."""
 
     def __post_init__(self) -> None:
         for path in self.files() if self.metric != _LIST else ():
@@ -101,7 +103,7 @@ def _is_ours(path: Path) -> bool:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `reverie-plot`. The exit code is 2 after a mistake. Files are replaced atomically."""
+    """Run `reverie-plot`. The exit code is 2 after a user error. Files are replaced atomically."""
     config, names = _parse(sys.argv[1:] if arguments is None else arguments)
     runs = [read_run(path) for path in find_runs(names)]
     if config.metric == _LIST:
@@ -128,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
-    """Return the settings and the names of runs. Names in a multirun may also contain =."""
+    """Return the settings and the names of the runs. Names in a multirun may also contain =."""
     known = {field.name for field in fields(PlotConfig)}
     names = [each for each in arguments if each[:1] != "-" and each.partition("=")[0] not in known]
     typed = [each for each in arguments if each not in names]
@@ -144,7 +146,7 @@ def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
 
 
 def _figure(groups: Sequence[Group], tag: str, axis: Axis) -> Figure:
-    """Draw the curves. The ids of lines are `seed` or `group`, and the ids of bands are `band`."""
+    """Draw the curves. The id of a line is `seed` or `group`, and the id of a band is `band`."""
     figure = Figure((7.5, 4 + 0.25 * len(groups)), layout="constrained")
     plot = figure.add_subplot()
 

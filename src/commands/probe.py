@@ -3,12 +3,12 @@
   reverie-probe run=experiments/<run>      one line of JSON, for the newest checkpoint
   reverie-probe run=pretrained:pong        an agent included in the package
 
-The policy plays `episodes` games. Linear probes of the model's features are tested on each game after fitting
-them to all other games. Each number is reported for states with the current frame, and for states imagined
-`imagined_steps` steps beyond the last frame. Eight games of a good policy need a few minutes on one core. The
-numbers describe the policy's own games, which may repeat the same rallies.
+The policy plays `episodes` games. Linear probes of the model's features are fitted to all games but one and
+tested on that one, for each game in turn. Each number is reported for states with the current frame, and for
+states imagined `imagined_steps` steps beyond the last frame. Eight games of a good policy take a few minutes
+on one core. The numbers describe the policy's own games, which may repeat the same rallies.
 
-  r2      fraction of the variance of ball and paddles explained by a linear probe, with a ball in play
+  r2      fraction of the variance of ball and paddles that a linear probe explains, with a ball in play
   drawn   fraction of frames whose decoded ball has at least half of its contrast, between the paddles
   auc     probability that the reward head ranks a won point above no point, and no point above a lost one
 """
@@ -33,19 +33,19 @@ class ProbeConfig:
     """Settings of `reverie-probe`, written as key=value."""
 
     run: str
-    """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
+    """Run folder, folder with weights and configuration, or `pretrained:<name>`."""
 
     episodes: int = 8
-    """Games to play. Each is held out once."""
+    """Number of games to play. Each is held out once."""
 
     imagined_steps: int = 5
     """Number of steps imagined without a frame."""
 
     max_steps: int = 3000
-    """Maximum steps per game."""
+    """Maximum number of steps per game."""
 
     seed: int = 0
-    """Seed of games and policy."""
+    """Seed of the games and the policy."""
 
     device: Device = Device.auto
     """Device of the networks."""

@@ -1,4 +1,4 @@
-"""Check a new or resumed run on this machine, for the command line or the API."""
+"""Check that this machine can start or resume a run, for the command line and the API."""
 
 import os
 from argparse import Namespace
@@ -29,11 +29,11 @@ from ..utils.remote_urls import URL_SEPARATOR
 from .comparison import RETURN_TAGS
 
 Checked = tuple[TrainConfig, Preflight, list[str]]
-"""Configuration, preflight and start notices of a run."""
+"""Configuration of a run, its preflight, and the notices to log at its start."""
 
 
 def checked_run(arguments: Sequence[str]) -> Checked:
-    """Return a new or resumed run from overrides, without creating files.
+    """Return the new or resumed run that overrides describe, without creating files.
 
     Raises:
         UserError: If an override is invalid, or this machine cannot run it.
@@ -47,9 +47,9 @@ def checked_run(arguments: Sequence[str]) -> Checked:
 
 
 def checked_job(job: DictConfig, config: TrainConfig, flags: Any = None) -> Checked:
-    """Check a run, given its composed configuration and the resulting dataclass.
+    """Check a run, given its composed configuration and the dataclass made from it.
 
-    With `flags`, the `Namespace` of its command line, errors suggest changes that fit this machine.
+    With `flags`, the command line's `Namespace`, errors suggest changes that make the run fit this machine.
     """
 
     def compose(change: str) -> TrainConfig:
@@ -59,7 +59,7 @@ def checked_job(job: DictConfig, config: TrainConfig, flags: Any = None) -> Chec
 
 
 def _checked(config: TrainConfig, notices: list[str], compose: Compose | None = None) -> Checked:
-    # The run's log does not exist yet, so changes by its environment to this process become notices.
+    # The run's log does not exist yet, so changes that the environment makes to this process become notices.
     with collected_changes() as changes:
         preflight = check_run(config, recipe_of(config, started_ranks()), compose)
     return config, preflight, [*notices, *changes]
@@ -71,10 +71,10 @@ def _resumed(folder: str, changes: list[Override]) -> Checked:
         return _checked(*begin_with(folder, changes))
     restored: list[str] = []
     if URL_SEPARATOR in folder:
-        # All ranks would download into the same folder.
+        # All ranks would download to the same folder.
         if (size := started_ranks().size) > 1:
             repair = "Fetch it once without torchrun, then resume=<folder>."
-            raise UserError(f"resume=<URL> is for one process, and {size} share this run. {repair}")
+            raise UserError(f"resume=<URL> allows one process, but {size} share this run. {repair}")
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         # Check the changes before the download.
@@ -90,15 +90,15 @@ def _resumed(folder: str, changes: list[Override]) -> Checked:
 def continued(arguments: list[str]) -> list[str]:
     """Rewrite the arguments for a torchrun restart: later attempts resume the run.
 
-    This applies only to runs that an earlier attempt of the same torchrun started. A folder with another run
-    is refused at every attempt.
+    This applies only to runs started by an earlier attempt of the same torchrun. A folder that contains
+    another run is refused at every attempt.
 
     Source of the variables: torch.distributed.run, "Environment Variables".
     """
     folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
     resumed = folders.get("resume")
     if resumed and URL_SEPARATOR not in resumed and not holds_networks_alone(resumed):
-        # The command already resumes a run, so it can be repeated with its changes.
+        # The command already resumes a run, so it can be repeated unchanged.
         return arguments
     if "run_dir" not in folders:
         raise UserError(
@@ -111,7 +111,7 @@ def continued(arguments: list[str]) -> list[str]:
 
 
 def score_of(run_dir: str) -> float | None:
-    """Return the last value of the first logged tag of `RETURN_TAGS`, for optimizing sweepers."""
+    """Return the last value of the first tag in `RETURN_TAGS` that was logged, for sweepers that optimize."""
     path = Path(run_dir) / METRICS_FILE
     lines = list(read_lines(path)) if stored_log(path).is_file() else []
     return next((line[tag] for tag in RETURN_TAGS for line in reversed(lines) if tag in line), None)

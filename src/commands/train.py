@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def leave_ranks(error: RankLost, hint: str) -> NoReturn:
-    """Log the loss of another rank with a hint, and end this process."""
+    """Log that another rank was lost, with a hint, and end this process."""
     # The run's own log is already closed.
     configure_logging()
     _LOG.error("%s. %s", error, hint)
@@ -70,13 +70,13 @@ def train_until(
     notices: list[str],
     on_line: OnLine | None = None,
 ) -> None:
-    """Run a checked configuration to its end, or until signals stop it. `notices` are logged first.
+    """Run a checked configuration to its end, or until a signal stops it. Log the `notices` first.
 
-    The processes of `torchrun` train the run together.
+    Under `torchrun`, all processes train the run together.
 
     Raises:
-        RankLost: If another process ended or hangs.
-        SystemExit: With a code of `docs/reliability.md` if the run ends early.
+        RankLost: If another process has ended or hangs.
+        SystemExit: With a code listed in `docs/reliability.md` if the run ends early.
         UserError: If the run is impossible, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
@@ -96,7 +96,7 @@ def _run_once(
     has_rolled_back: bool,
     on_line: OnLine | None,
 ) -> StopReason:
-    """Run until the end or a rollback, and return the reason. Exit for any other reason."""
+    """Run until the end or a rollback, and return which it was. Exit if the run stops for another reason."""
     opened = open_run(config, signals, recipe_of(config, ranks), preflight, notices)
     with faults_as_user_errors(config), opened as run:
         run.reports.writer.on_line = on_line
@@ -105,8 +105,8 @@ def _run_once(
         try:
             reason = run.run()
         except (EnvironmentCrashed, EngineFailed) as error:
-            # With a single rank the step is complete except for the failed environment, so it is saved. A
-            # failed engine may be in the middle of a generation, and other ranks may be at another step.
+            # With a single rank, the step is complete except for the failed environment, so save it. A failed
+            # engine may be partway through a generation, and other ranks may be at another step.
             if isinstance(error, EnvironmentCrashed) and ranks.size == 1:
                 run.save_if_possible()
             _LOG.error("%s\n%s", error, _resume_hint(run))
@@ -117,14 +117,14 @@ def _run_once(
             raise KeyboardInterrupt(_how_to_continue(run.run_dir)) from error
         except torch.OutOfMemoryError as error:
             raise SystemExit(_gpu_memory_ended(run, error)) from error
-        # The progress bar must stop before the final log line.
+        # Stop the progress bar before the final log line.
         run.reports.close()
         return _log_outcome(run, reason)
 
 
 @contextmanager
 def faults_as_user_errors(config: TrainConfig) -> Iterator[None]:
-    """Convert errors of environments and of a full or failing disk to a `UserError` with a fix."""
+    """Convert errors of environments, and of a full or failing disk, to a `UserError` with a fix."""
     try:
         yield
     except EnvironmentCrashed as error:
@@ -136,16 +136,16 @@ def faults_as_user_errors(config: TrainConfig) -> Iterator[None]:
 
 
 def _resume_hint(run: Orchestrator) -> str:
-    """Return the saved step of a failed run, and how to resume it."""
+    """Return which step of a failed run is saved, and how to resume from it."""
     steps = [checkpoint.step for checkpoint in list_checkpoints(run.run_dir)]
-    saved = f"The newest checkpoint is of step {steps[-1]:,}" if steps else "There is no checkpoint yet"
+    saved = f"The newest checkpoint is from step {steps[-1]:,}" if steps else "There is no checkpoint yet"
     if steps[-1:] == [run.step]:
         saved = f"Nothing is lost: step {run.step:,} is saved"
     return f"{saved}. Continue with resume={_folder_of_run(run.run_dir)}"
 
 
 def _end_at_once(config: TrainConfig) -> None:
-    """Kill this process's compilers and end it. Checkpoints are atomic, so this is safe at any time."""
+    """Kill this process's compilers, then the process. Checkpoints are atomic, so this is always safe."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             child.kill()
@@ -153,7 +153,7 @@ def _end_at_once(config: TrainConfig) -> None:
 
 
 def _how_to_continue(run_dir: Path) -> str:
-    """Return how to resume a run, as a complete command for `reverie-train` without torchrun."""
+    """Return how to resume a run. For `reverie-train` without torchrun, this is a complete command."""
     resume = f"resume={_folder_of_run(run_dir)}"
     program = Path(sys.argv[0])
     is_script = program.parts[-2:] == ("scripts", "train.py")
@@ -164,7 +164,7 @@ def _how_to_continue(run_dir: Path) -> str:
 
 
 def _folder_of_run(run_dir: Path) -> str:
-    """Return the relative folder of the whole run (of all ranks) for `resume=`."""
+    """Return the relative path of the whole run's folder (of all ranks) for `resume=`."""
     return os.path.relpath(folder_of_run(run_dir, started_ranks()))
 
 
@@ -178,7 +178,7 @@ def _shortest_name(program: str) -> str:
 
 
 def _not_writable(config: TrainConfig, error: OSError) -> str:
-    """Return the message for a file that could not be written, with a fix."""
+    """Return the message and fix for a file that could not be written."""
     assert config.run_dir is not None
     if error.strerror == MOVED:
         return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume= and its new name."
@@ -192,7 +192,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
 
 
 def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
-    """Log the outcome of a run. Exit unless it is finished or rolls back."""
+    """Log the outcome of a run. Exit unless the run is finished or rolls back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
         _LOG.info("finished: %s", run.config.run_dir)

@@ -12,4 +12,4 @@ def require_ray(asked: str, otherwise: str = "") -> None:
     """Raise a `UserError` if the setting `asked` needs ray and it is not installed. Ray is not imported."""
     if importlib.util.find_spec("ray") is None:
         repair = f"Run `pip install 'reverie[ray]'`{otherwise}."
-        raise UserError(f"{asked} needs the package ray, which is not installed. {repair}")
+        raise UserError(f"{asked} requires the package ray, which is not installed. {repair}")

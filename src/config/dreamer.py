@@ -151,7 +151,7 @@ class DreamerTrainConfig(TrainConfig):
         asked = f"collect.collectors={count}"
         require_ray(asked, ", or set collect.collectors=0")
         if self.training.offline:
-            raise UserError(f"{asked} would act, but training.offline=true never does. Omit one of them.")
+            raise UserError(f"{asked} would never act with training.offline=true. Omit one of them.")
         if self.training.overlap:
             raise UserError(f"{asked} already act during updates. Omit training.overlap=true.")
         if num_envs % count:

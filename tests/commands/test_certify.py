@@ -32,7 +32,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
         ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache is not a known fault"),
         ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be a folder \(Not a"),
-        ("resume=some/run", "resume=some/run: only new runs are certified. Write the settings of that run"),
+        ("resume=some/run", "resume=some/run: only new runs can be certified. Pass the settings of that run"),
         ("--fast", "unknown flag --fast"),
         ("envv.num_envs=2", "envv"),
     ],
@@ -128,7 +128,7 @@ def test_a_run_that_ends_before_its_first_sample_is_one_sentence(
     with pytest.raises(SystemExit) as stopped:
         main([*SHORT, *settings, "certify.steps=300", "certify.fault=rssm_cache_not_detached"])
     assert stopped.value.code == 2
-    assert "nothing can be judged" in capsys.readouterr().err.splitlines()[-1]
+    assert "memory cannot be judged" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_certificate_that_cannot_be_written_is_shown_and_is_no_verdict(

@@ -135,7 +135,7 @@ def test_a_run_with_collectors_is_played_without_them(killed_run: Path) -> None:
             ("collect.collectors=4",),
             "env.num_envs=6 is not divisible by collect.collectors=4. Set env.num_envs=8.",
         ),
-        (("training.offline=true",), "would act, but training.offline=true never does. Omit one of them."),
+        (("training.offline=true",), "would never act with training.offline=true. Omit one of them."),
         (("collect.max_staleness=0",), "collect.max_staleness must be at least 1, got 0."),
     ],
 )
@@ -146,7 +146,7 @@ def test_what_collectors_cannot_do_is_one_sentence(changes: tuple[str, ...], mes
 
 def test_ranks_and_a_run_without_collectors_are_refused(catch_run: Path) -> None:
     config = typed(compose_jobs([*COLLECTED, "training.batch_size=4"])[0], DreamerTrainConfig)
-    with pytest.raises(UserError, match=r"collect.collectors is for one process, and 2 ranks share this run"):
+    with pytest.raises(UserError, match=r"collect.collectors allows one process, but 2 ranks share this run"):
         check_share(config, 2)
     with pytest.raises(UserError, match=r"collect.collectors=2: collect.collectors cannot change"):
         resume_run(str(catch_run), parse(["collect.collectors=2"]))

@@ -61,7 +61,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
         "collect.collectors": (config.collect.collectors > 0, do_without),
     }
     for key, repair in ((key, repair) for key, (is_set, repair) in refused.items() if is_set):
-        raise UserError(f"{key} is for one process, and {count_text(size, 'rank')} share this run. {repair}.")
+        raise UserError(f"{key} allows one process, but {count_text(size, 'rank')} share this run. {repair}.")
 
 
 def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:

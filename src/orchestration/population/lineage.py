@@ -71,7 +71,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
     if len(generations) > 1 and len(generations[-1]) < len(generations[0]):
         generations.pop()
     if not generations:
-        raise UserError(f"{path} has no generation. Train the population until the end of its first one.")
+        raise UserError(f"{path} does not contain a complete generation. Train until the first one ends.")
     return generations
 
 

@@ -61,7 +61,7 @@ class RayEngine:
         try:
             if (cpus := sum(self._cluster.cpus)) < workers:
                 raise UserError(
-                    f"ray.workers={workers} need a CPU each, but the cluster of ray.address="
+                    f"ray.workers={workers} require a CPU each, but the cluster of ray.address="
                     f"{config.ray.address} has {cpus}. Set ray.workers={max(1, cpus)}."
                 )
             require_room(config, self.spec, self._cluster.object_store_bytes)
@@ -165,7 +165,7 @@ class RayEngine:
             raise EngineFailed(f"Ray's {group} died: {death} env.max_restarts={limit} is used up.")
         self._deaths += 1
         restart = f"restart {self._deaths} of env.max_restarts={limit}"
-        _LOG.warning("Ray's %s died: %s A new one repeats its task, %s.", group, death, restart)
+        _LOG.warning("Ray's %s died: %s A new worker repeats its task (%s).", group, death, restart)
         # The worker may still be alive but unreachable.
         self._ray.kill(group.worker)
         group.worker = self._worker(group.start, group.stop)
