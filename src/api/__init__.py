@@ -1,1 +1,1 @@
-"""Python API of Reverie, available by `import reverie` and described in docs/api.md."""
+"""Reverie's Python API, available through `import reverie` and described in docs/api.md."""

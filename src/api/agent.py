@@ -30,12 +30,12 @@ Action = int | NDArray[Any]
 class Agent:
     """A trained agent that plays one environment, returned by `reverie.load`.
 
-    Between observations it keeps only its recurrent state, without graph or history.
+    Between observations it keeps only its recurrent state, without an autograd graph or history.
     """
 
     def __init__(self, config: TrainConfig, workflow: Workflow, step: int | None, seed: int = 0) -> None:
         self.step = step
-        """Number of agent steps of training, or None if unknown."""
+        """Number of agent steps that it was trained for, or `None` if unknown."""
 
         self._config, self._spec = config, replace(workflow.env, num_envs=1)
         self._policy = workflow.eval_policy(1, named_seed(seed, "evaluate"), sample=True)
@@ -54,12 +54,12 @@ class Agent:
         return f"<reverie.Agent for {self._spec.name}{trained}>"
 
     def reset(self) -> None:
-        """Start an episode: the next observation is its first, and the recurrent state is cleared."""
+        """Start an episode: clear the recurrent state and treat the next observation as the first."""
         self._is_first = True
 
     @property
     def world_model(self) -> WorldModel:
-        """The agent's world model, not a copy. Training it changes the agent.
+        """The agent's own world model, not a copy. Training it changes the agent.
 
         Raises:
             UserError: If the agent is from a population, which has no world model.
@@ -68,7 +68,7 @@ class Agent:
 
     @property
     def state(self) -> LatentState:
-        """The detached state of the world model after the last observation, (1, ...).
+        """The world model's detached state after the last observation, (1, ...).
 
         Raises:
             UserError: See `world_model`.
@@ -85,16 +85,17 @@ class Agent:
         """Return the action for one observation of one environment.
 
         Args:
-            observation: Result of the environment's `reset` or `step`, an element of `observation_space`
-                without a batch axis.
-            deterministic: Return the most likely action instead of sampling one as in training. The
-                model's state is sampled in both cases. Populations are always deterministic.
+            observation: Observation returned by the environment's `reset` or `step`: an element of
+                `observation_space` without a batch axis.
+            deterministic: Return the most likely action instead of sampling one as in training. The model's
+                state is sampled either way. Populations are always deterministic.
 
         Returns:
             An element of `action_space`: an int for Discrete, otherwise an array of its shape and dtype.
 
         Raises:
-            UserError: If the observation has wrong keys, shapes or dtypes, or pixels out of their bounds.
+            UserError: If the observation has the wrong keys, shapes or dtypes, or its pixels are out of
+                bounds.
         """
         require_observation(self.observation_space, observation, self._spec.name)
         try:
@@ -109,9 +110,9 @@ class Agent:
         return int(action) if isinstance(self.action_space, spaces.Discrete) else action
 
     def make_env(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-        """Return a new environment of the type used in training, with Gymnasium's interface.
+        """Return a new environment like the one used in training, with Gymnasium's interface.
 
-        Action repeat and time limit are those of training. Atari observations are (64, 64, 3) uint8.
+        It has the same action repeat and time limit as in training. Atari observations are (64, 64, 3) uint8.
 
         Args:
             render_mode: Gymnasium's render mode, such as "human"; Atari supports only "rgb_array".
@@ -124,14 +125,15 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
 
     Args:
         source: A run folder, whose newest intact checkpoint is loaded, a folder with weights and
-            configuration, `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository of
+            configuration, `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository on
             the Hugging Face Hub, `hub:<owner>/<name>`.
-        env: The class or function of the environment, if only the training program can import it.
+        env: The environment's class or function, if only the training program can import it.
         device: Device of the networks: `auto`, `cpu` or `cuda`.
         seed: Seed of the agent's random numbers.
 
     Raises:
-        UserError: For a missing checkpoint, an invalid `device` or `seed`, or an incompatible environment.
+        UserError: If the checkpoint is missing, `device` or `seed` is invalid, or the environment is
+            incompatible.
 
     >>> agent = load("pretrained:catch", device="cpu")
     >>> env = agent.make_env()

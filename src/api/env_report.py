@@ -1,4 +1,4 @@
-"""Report how Reverie uses an environment: the parts it uses, converts and ignores."""
+"""Report how Reverie uses an environment: the parts that it uses, converts and ignores."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ from ..utils.units import count_text
 from .environments import EnvLike, registered_limit, suite_and_id
 
 _LEAST_SPREAD = 0.1
-"""Minimum spread of returns: smaller advantages are not scaled up (`models/returns.py`)."""
+"""Minimum spread of returns. Smaller advantages are not scaled up (see `models/returns.py`)."""
 
 _NO_MATTER = (
     "unwrapped version",
@@ -41,30 +41,30 @@ _NO_MATTER = (
     "rl_tips.html",
     "share an object",
 )
-"""Parts of warnings of Gymnasium's checker that do not matter to Reverie."""
+"""Parts of those warnings from Gymnasium's checker that do not matter to Reverie."""
 
 _IS_NOT_REPEATABLE = ("super().reset(seed=seed)", "determinis")
-"""Parts of errors of Gymnasium's checker that do not prevent training."""
+"""Parts of those errors from Gymnasium's checker that do not prevent training."""
 
 _FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
 
 
 @dataclass(slots=True)
 class EnvReport:
-    """How Reverie uses an environment: parts used, converted and ignored. `str(report)` is the text."""
+    """How Reverie uses an environment: the parts used, converted and ignored. `str(report)` is the text."""
 
     name: str
     spec: EnvSpec | None = None
-    """Observations and actions for the networks, with one environment, or None if they are not supported."""
+    """Observations and actions as the networks see them, for one environment, or `None` if not supported."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
-    """Name and use of each part of the environment."""
+    """The name of each part of the environment and how it is used."""
 
     notices: list[str] = field(default_factory=list)
-    """Supported but possibly unexpected behaviour, one sentence each."""
+    """Supported but possibly unexpected behaviour, one sentence per item."""
 
     errors: list[str] = field(default_factory=list)
-    """Problems that prevent or spoil training, one sentence each, with the fix."""
+    """Problems that prevent or spoil training, one sentence per item, with the fix."""
 
     @property
     def is_ready(self) -> bool:
@@ -78,16 +78,16 @@ class EnvReport:
 
 
 def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed: int = 0) -> EnvReport:
-    """Report which parts of an environment Reverie uses, converts and ignores, after some random steps.
+    """Take random steps, then report which parts of an environment Reverie uses, converts and ignores.
 
     Args:
-        env: A Gymnasium id, a class, a function that creates an environment, or an environment, which is not
-            closed.
-        steps: Number of random steps, of one environment frame each.
+        env: A Gymnasium id, a class, a function that creates an environment, or an environment. An
+            environment that is passed in is not closed.
+        steps: Number of random steps, each of one environment frame.
         seed: Seed of the first episode and of the actions.
 
     Returns:
-        The report; `report.errors` is empty if a run can train on the environment.
+        The report. `report.errors` is empty if a run can train on the environment.
 
     Raises:
         UserError: If the environment is unknown or cannot be created, or `steps` or `seed` is invalid.
@@ -117,7 +117,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         _check_interface(report, made)
         if report.spec is not None:
             _play(report, made, steps, seed)
-        # This must be the last check, because MuJoCo renders black after another environment is closed.
+        # Do this check last, because MuJoCo renders black images after another environment is closed.
         if maker is not None:
             _check_another(report, made, maker, seed)
     report.facts.append(("ignored", "info, and render() except for videos"))
@@ -142,7 +142,7 @@ def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
 
 
 def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
-    """Add facts, notices and errors about the spaces of observations and actions."""
+    """Add facts, notices and errors about the observation and action spaces."""
     shown: dict[str, ArraySpec] = {}
     space, size = env.observation_space, EnvConfig().image_size
     parts = parts_of(space)
@@ -208,7 +208,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
     Actions are copied, observations are copies with arrays instead of tensors, and flags are plain bools.
     """
-    # The checker itself converts tensors of these environments.
+    # The checker itself converts the tensors of these environments.
     if env.metadata.get("torch"):
         return env
     view, space = gymnasium.Wrapper(env), env.observation_space
@@ -224,7 +224,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _taken(space: spaces.Space[Any], result: Any) -> Any:
-    """Convert a result of `reset` or `step` like training does. The checker handles malformed results."""
+    """Convert a result of `reset` or `step` as training does. The checker handles malformed results."""
     if isinstance(result, tuple):
         match result:
             case (observation, dict()):
@@ -235,7 +235,7 @@ def _taken(space: spaces.Space[Any], result: Any) -> Any:
 
 
 def _arrays(space: spaces.Space[Any], observation: Any) -> Any:
-    """Return a copy of an observation with tensors converted to arrays of its space as in training."""
+    """Return a copy of an observation, with tensors converted to arrays of its space as in training."""
     if isinstance(space, spaces.Dict) and isinstance(observation, dict):
         return {key: _arrays(space.get(key, space), value) for key, value in observation.items()}
     if not hasattr(observation, "detach") or not isinstance(space, spaces.Box | spaces.Discrete):
@@ -248,14 +248,14 @@ def _arrays(space: spaces.Space[Any], observation: Any) -> Any:
 
 
 def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLike, seed: int) -> None:
-    """Add a notice if another instance returns a different observation for the same seed."""
+    """Add a notice if another instance returns a different first observation for the same seed."""
     with (
         contextlib.suppress(*CODE_FAULTS),
         warnings.catch_warnings(),
         contextlib.closing(_made(maker)) as other,
     ):
         warnings.simplefilter("ignore")
-        # `_arrays` copies, because an environment may reuse the array of its observations.
+        # `_arrays` copies, because an environment may reuse its observation array.
         first, again, others = (
             _arrays(each.observation_space, each.reset(seed=seed)[0]) for each in (env, env, other)
         )
@@ -277,7 +277,7 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
     played: list[tuple[float, bool, bool]] = []
     env.action_space.seed(seed)
     try:
-        # The report already includes warnings from earlier checks.
+        # The report already includes the warnings from earlier checks.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             observation, _ = env.reset(seed=seed)

@@ -1,4 +1,4 @@
-"""Environments passed by callers: an id, a class, or a function that creates an environment."""
+"""Environments that callers pass: an id, a class, or a function that creates an environment."""
 
 from collections.abc import Callable
 
@@ -9,13 +9,13 @@ from ..envs.registered import register_maker, time_limit_of
 from ..utils.errors import UserError
 
 EnvLike = str | Callable[[], gymnasium.Env]
-"""A Gymnasium id, `catch` or `atari`, a class, or a function that creates an environment."""
+"""A Gymnasium id, `catch`, `atari`, a class, or a function that creates an environment."""
 
 
 def suite_and_id(env: EnvLike, maker_id: str | None = None) -> tuple[Suite, str | None]:
-    """Return the suite and the Gymnasium id of an environment, after registering a class or function.
+    """Return the suite and Gymnasium id of an environment. A class or function is registered first.
 
-    The id of a class or function is `maker_id`, by default the result of `register_maker`.
+    The id of a class or function is `maker_id`, or by default the result of `register_maker`.
 
     Raises:
         UserError: If `env` is neither a string nor callable.
@@ -31,5 +31,5 @@ def suite_and_id(env: EnvLike, maker_id: str | None = None) -> tuple[Suite, str 
 
 
 def registered_limit(env: EnvLike) -> int | None:
-    """Return the time limit with which a class or function is registered, None for an id."""
+    """Return the time limit with which a class or function is registered, or `None` for an id."""
     return None if isinstance(env, str) else time_limit_of(env)

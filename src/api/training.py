@@ -32,7 +32,7 @@ from .environments import EnvLike, registered_limit, suite_and_id
 _LOG = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE | re.ASCII)
-"""Strings that need no quotes in Hydra's grammar."""
+"""Strings that do not need quotes in Hydra's grammar."""
 
 
 @dataclass(frozen=True, init=False)
@@ -40,18 +40,18 @@ class Run:
     """Results of a run."""
 
     run_dir: Path
-    """Folder with config.yaml, metrics.jsonl, checkpoints, videos and train.log."""
+    """The folder with config.yaml, metrics.jsonl, checkpoints, videos and train.log."""
 
     def __init__(self, run_dir: str | Path) -> None:
         object.__setattr__(self, "run_dir", Path(run_dir))
 
     @cached_property
     def agent(self) -> Agent:
-        """The agent of the newest checkpoint, loaded at the first access."""
+        """The agent of the newest checkpoint, loaded on first access."""
         return load(self.run_dir)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the lines of metrics.jsonl: `step`, in agent steps, and the values by tag.
+        """Return the lines of metrics.jsonl: `step` in agent steps, and the values by tag.
 
         Raises:
             UserError: If the file does not exist.
@@ -66,7 +66,7 @@ class Run:
 
 @contextmanager
 def _torch_defaults() -> Iterator[None]:
-    """Use torch's defaults (float32, CPU, gradients), and restore the program's settings on exit.
+    """Use torch's defaults (float32, CPU, gradients enabled), and restore the program's settings on exit.
 
     Some simulator packages change these settings on import.
     """
@@ -101,28 +101,29 @@ def train(
     callback: OnLine | None = None,
     **settings: object,
 ) -> Run:
-    """Train an agent like `reverie-train` with the same settings, and return the run.
+    """Train an agent as `reverie-train` does with the same settings, and return the run.
 
-    Ctrl-C stops after the current step and saves a checkpoint; a second Ctrl-C stops immediately. Signal
+    Ctrl-C saves a checkpoint and stops after the current step. A second Ctrl-C stops immediately. Signal
     handlers are restored on exit. The global generators of Python, NumPy and torch are seeded.
 
     Args:
-        experiment: A file in `configs/experiment`, such as `dreamer_catch`; defaults to `dreamer` if `env` is
-            given.
+        experiment: Name of a file in `configs/experiment`, such as `dreamer_catch`. Defaults to `dreamer` if
+            `env` is given.
         overrides: Additional settings: strings as on the command line (`["model=debug", "seed=3"]`), or
             values by dotted key (`{"training.batch_size": 8}`). `resume=<run>` continues a run.
-        env: A Gymnasium id, a class, or a function that creates an environment; replaces the experiment's
+        env: A Gymnasium id, a class, or a function that creates an environment. It replaces the experiment's
             environment. A resumed run keeps its environment, but the same class or function may be passed.
-        total_timesteps: Agent steps of the run, over all environments.
-        callback: Called with the step, in agent steps, and the values of each line of metrics.jsonl after it
-            is written. Its exceptions stop the run immediately, at its newest checkpoint.
-        **settings: Additional settings and groups without a dot in their key: `seed=3`, `model="debug"`.
+        total_timesteps: Agent steps of the run, summed over all environments.
+        callback: Called after each line of metrics.jsonl is written, with the step in agent steps and the
+            line's values. Its exceptions stop the run immediately, which can be
+            resumed from its newest checkpoint.
+        **settings: Additional settings and groups whose keys do not contain a dot: `seed=3`, `model="debug"`.
 
     Raises:
         UserError: If a setting is invalid, the environment is not supported, or memory is insufficient.
-        KeyboardInterrupt: After Ctrl-C and the checkpoint; the message explains how to continue.
+        KeyboardInterrupt: After Ctrl-C, once the checkpoint is saved. The message explains how to continue.
         RuntimeError: If the run stops early: a leak, non-finite losses, failing environments or a full GPU.
-        SystemExit: After SIGTERM and the checkpoint, with code 75.
+        SystemExit: After SIGTERM, once the checkpoint is saved, with code 75.
     """
     require_posix()
     if callback is not None and not _takes_two(callback):
@@ -160,8 +161,8 @@ def train(
 
 
 def _takes_two(callback: object) -> bool:
-    """Return whether an object is callable with two arguments, assuming so if its signature is unknown."""
-    # The result of a coroutine function would never be awaited.
+    """Return whether an object accepts two arguments. If its signature is unknown, assume that it does."""
+    # A coroutine function's result would never be awaited.
     if inspect.iscoroutinefunction(callback):
         return False
     try:
@@ -174,7 +175,7 @@ def _takes_two(callback: object) -> bool:
 
 
 def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:
-    """Return `checked_run` for the caller's environment. Raise a `UserError` if the run has another one."""
+    """Return `checked_run` for the caller's environment. Raise a `UserError` if the run uses another one."""
     resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
     is_continued = resume is not None and not holds_networks_alone(str(resume))
     suite, env_id = suite_and_id(env, unknown_maker_of(str(resume)) if is_continued else None)

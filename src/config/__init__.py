@@ -1,1 +1,1 @@
-"""Configuration of a run: dataclasses, and their composition from user input."""
+"""Configuration of a run: the dataclasses and how they are composed from user input."""

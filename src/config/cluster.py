@@ -5,11 +5,11 @@ import importlib.util
 from ..utils.errors import UserError
 
 LEAST_OBJECT_STORE_MIB = 80
-"""Ray refuses object stores below 75 MiB."""
+"""Minimum size of an object store in MiB. Ray refuses sizes below 75 MiB."""
 
 
 def require_ray(asked: str, otherwise: str = "") -> None:
-    """Raise a `UserError` if the setting `asked` needs ray and it is not installed. Ray is not imported."""
+    """Raise a `UserError` if ray, which the setting `asked` needs, is not installed. Ray is not imported."""
     if importlib.util.find_spec("ray") is None:
         repair = f"Run `pip install 'reverie[ray]'`{otherwise}."
         raise UserError(f"{asked} requires the package ray, which is not installed. {repair}")

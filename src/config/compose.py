@@ -27,10 +27,10 @@ _SWEEPER = "hydra/sweeper"
 def compose_jobs(
     arguments: Sequence[str], *, multirun: bool = False, config_dir: str | None = None
 ) -> list[DictConfig]:
-    """Return the unresolved configuration of every job in its workflow's schema.
+    """Return the unresolved configuration of every job, each in its workflow's schema.
 
-    With `multirun` an override may list several values. Only Hydra's own sweeper can list its jobs in
-    advance, so the result is empty for any other. `config_dir` contains additional files for groups.
+    With `multirun`, an override may list several values. Only Hydra's own sweeper can list its jobs in
+    advance, so the result is empty for any other sweeper. `config_dir` contains additional files for groups.
 
     Raises:
         UserError: If an override or a configuration file is invalid.
@@ -48,7 +48,7 @@ def compose_jobs(
         try:
             composed = [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
-            # Hydra raises a ValueError for malformed groups.
+            # Hydra raises a ValueError if a group is malformed.
             raise explain(error) from error
     typed_keys = [override.key_or_group for override in overrides]
     if multirun and _SWEEPER in typed_keys:
@@ -63,7 +63,7 @@ def compose_jobs(
 
 
 def _check_sweep(overrides: list[Override], count: int) -> None:
-    """Raise a `UserError` if a folder of `hydra.sweep` contains a run or would contain several."""
+    """Raise a `UserError` if a folder set by `hydra.sweep` contains a run or would contain several."""
     typed = {override.key_or_group: str(override.value()) for override in overrides}
     folder, name = typed.get("hydra.sweep.dir", ""), typed.get("hydra.sweep.subdir", "${}")
     if count > 1 and "${" not in name:
@@ -76,7 +76,7 @@ def _check_sweep(overrides: list[Override], count: int) -> None:
 
 
 def with_experiment(arguments: Sequence[str]) -> list[str]:
-    """Add the experiment `dreamer` to overrides that choose an environment but not an experiment."""
+    """Add the experiment `dreamer` if the overrides choose an environment but not an experiment."""
     groups = {argument.partition("=")[0] for argument in arguments}
     return ["experiment=dreamer"] * ("env" in groups and "experiment" not in groups) + [*arguments]
 
@@ -92,7 +92,7 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
             raise UserError(f"{lines[0]} applies to several jobs. Add -m, or use run_dir= for a single run.")
         return [[str(override.input_line) for override in overrides]]
     if any(override.key_or_group == _SWEEPER for override in overrides):
-        # Another sweeper chooses these values. The rest is still composed to find mistakes in it.
+        # Another sweeper chooses these values. Still compose the rest to find mistakes in it.
         overrides = [override for override in overrides if not override.is_sweep_override()]
     try:
         return BasicSweeper.split_arguments(overrides, None)[0]

@@ -1,4 +1,4 @@
-"""Settings of a Dreamer run, in addition to the common settings."""
+"""Settings of a Dreamer run beyond the common settings."""
 
 # pyright: reportIncompatibleVariableOverride=false
 # Sections are subclasses of the common sections, and fields are never assigned a base-class instance.
@@ -21,31 +21,31 @@ class DreamerTraining(TrainingConfig):
     """Settings of Dreamer's training loop."""
 
     train_ratio: float = 256.0
-    """Replayed steps trained on per agent step."""
+    """Number of replayed steps trained on per agent step."""
 
     sequence_length: int = 64
-    """Trained steps per window, from 2 to 1024. The dry run of a plan includes all of them. A window also
-    contains one earlier record as context."""
+    """Trained steps per window, from 2 to 1024. A plan's dry run includes all of them. A window also contains
+    one earlier record as context."""
 
     offline: bool = False
     """Train only on the replay buffer, filled by `buffer.prefill` or a resumed run. Environments step only
-    during evaluations, but agent steps are counted as if they were stepping."""
+    during evaluations, but agent steps are counted as if environments were stepping."""
 
     overlap: bool = False
-    """Step environments in a separate thread during updates. Results are bit-identical. This is faster if
-    environments are slow or updates run on a GPU."""
+    """Step environments in a separate thread during updates. Results do not change by a single bit. This is
+    faster if environments are slow or updates run on a GPU."""
 
     warmup_steps: int = 0
     """Agent steps during which only the world model is trained."""
 
     log_interval: int = 1000
-    """Agent steps between lines of metrics."""
+    """Agent steps between log lines of metrics."""
 
     evaluation_interval: int = 0
     """Agent steps between evaluations."""
 
     evaluation_episodes: int = 10
-    """Episodes per evaluation."""
+    """Number of episodes per evaluation."""
 
     probe_interval: int = 0
     """Agent steps between probes of a Pong world model (`probe/...`). 0 disables them."""
@@ -54,15 +54,16 @@ class DreamerTraining(TrainingConfig):
     """Agent steps between videos of an episode and of open-loop predictions."""
 
     max_consecutive_nonfinite: int = 10
-    """Consecutive skipped updates (with a non-finite loss or gradient) before the run rolls back to its
-    newest checkpoint. If it happens again, the run stops with exit code 4."""
+    """Number of updates skipped in a row (for a non-finite loss or gradient) before the run rolls back to its
+    newest checkpoint. If this happens again, the run stops with exit code 4."""
 
     max_updates_per_step: int = 64
-    """Maximum number of updates after one step of all environments. Any further updates due are dropped."""
+    """Maximum number of updates after one step of all environments. Further updates that are due are
+    dropped."""
 
     rank_timeout: float = 20.0
-    """Seconds that a process of torchrun waits for the others in an update before it ends with exit code 8.
-    While one compiles, evaluates or saves, the others wait as long as it sends heartbeats."""
+    """Seconds that a process of torchrun waits for the others during an update before it exits with code 8.
+    While one of them compiles, evaluates or saves, the others wait as long as it sends heartbeats."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,13 +83,13 @@ class DreamerTraining(TrainingConfig):
 
     @property
     def planned_updates(self) -> int:
-        """Updates of the whole run, including one at step `first_update`."""
+        """Number of updates in the whole run, including one at step `first_update`."""
         steps = self.total_timesteps - self.first_update
         return 1 + int(steps * self.updates_per_step) if steps >= 0 else 0
 
     @property
     def first_update(self) -> int:
-        """Agent steps before the first update, 0 offline because the replay is filled from the start."""
+        """Agent steps before the first update: 0 offline, because the replay is filled from the start."""
         return 0 if self.offline else self.learning_starts
 
     @property
@@ -99,20 +100,22 @@ class DreamerTraining(TrainingConfig):
 
 @dataclass(kw_only=True, slots=True)
 class CollectConfig:
-    """Settings of collectors, processes that only collect experience in slow environments."""
+    """Settings of collectors: processes that only collect experience, for slow environments."""
 
     collectors: int = 0
-    """Collector processes on a Ray cluster, each with an equal share of the environments. 0 disables them."""
+    """Number of collector processes on a Ray cluster, each with an equal share of the environments. 0
+    disables collectors."""
 
     address: str | None = None
-    """`auto` or the address of a cluster to join. null starts a local one and stops it at the end."""
+    """Address of a cluster to join, or `auto` to find it. null starts a local cluster and stops it at the
+    end."""
 
     steps: int = 16
-    """Steps per environment that a collector makes before it sends them and receives new weights."""
+    """Steps per environment that a collector takes before it sends them and receives new weights."""
 
     max_staleness: int = 64
-    """Maximum updates between the weights that chose an action and the addition of its step to the replay.
-    The learner waits for steps in flight to stay within this limit."""
+    """Maximum number of updates between the weights that chose an action and the moment when its step is
+    added to the replay. To stay within this limit, the learner waits for steps in flight."""
 
     def __post_init__(self) -> None:
         require_range("collect", self, "collectors", ge=0)
@@ -146,7 +149,7 @@ class DreamerTrainConfig(TrainConfig):
         self._check_updates()
 
     def _check_collectors(self) -> None:
-        """Raise a `UserError` for collectors without environments or with unequal shares."""
+        """Raise a `UserError` for collectors without environments or with unequal shares of them."""
         count, num_envs = self.collect.collectors, self.env.num_envs
         asked = f"collect.collectors={count}"
         require_ray(asked, ", or set collect.collectors=0")
@@ -159,7 +162,7 @@ class DreamerTrainConfig(TrainConfig):
             raise UserError(f"env.num_envs={num_envs} is not divisible by {asked}. Set env.num_envs={more}.")
 
     def _check_windows(self) -> None:
-        """Raise a `UserError` for windows that never fit the replay."""
+        """Raise a `UserError` for windows that can never fit into the replay."""
         capacity, num_envs = self.buffer.capacity, self.env.num_envs
         length, starts = self.training.sequence_length, self.training.learning_starts
         if (last := self.controller.imagine_last) > length:
@@ -183,7 +186,7 @@ class DreamerTrainConfig(TrainConfig):
             raise UserError(f"training.learning_starts={starts} is too early: {needed}. {repair}")
 
     def _check_updates(self) -> None:
-        """Raise a `UserError` for updates without a loss, or more regular updates than the limit per step."""
+        """Raise a `UserError` for updates without a loss, or for more updates than the limit per step."""
         of_tokens = (Objective.barlow, Objective.infonce)
         has_losses = any(self.world_model.losses.values()) or self.world_model.objective in of_tokens
         if self.training.warmup_steps and not has_losses:

@@ -21,7 +21,7 @@ from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
 
 FREE = "env.kwargs"
-"""The mapping with user-defined keys."""
+"""The only mapping whose keys are user-defined."""
 
 _SUCCESSORS = {"dreamer_atari100k": "paper_atari100k, or fast_atari100k for a CPU"}
 """Successors of experiments that were replaced."""
@@ -33,14 +33,14 @@ _IGNORED = {
     "hydra.job.chdir": "A run never changes the working directory.",
     "hydra.mode": "Write -m to train a job for each listed value.",
 }
-"""Settings of Hydra without an effect on a run, each with an explanation."""
+"""Hydra settings that do not affect a run, each with an explanation."""
 
-# Hydra accepts new keys with this prefix.
+# Hydra accepts new keys if they have this prefix.
 _MAY_BE_NEW = "++"
 
 
 def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
-    """Parse overrides in Hydra's grammar.
+    """Parse overrides according to Hydra's grammar.
 
     Raises:
         UserError: If an argument is not `key=value`, or its value is empty or `???`.
@@ -50,14 +50,14 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
 
 
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
-    """Raise a `UserError` if a single-valued override is not a group's choice or a valid setting."""
+    """Raise a `UserError` unless a single-valued override is a group's choice or a valid setting."""
     key, value = override.key_or_group, override.value()
     if key in _IGNORED:
         raise UserError(f"{override.input_line}: runs ignore {key}. {_IGNORED[key]}")
     if override.is_delete() and not key.startswith(f"{FREE}."):
         raise UserError(f"{override.input_line}: {key} cannot be deleted. Write {key}=<another value>.")
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
-        # Hydra checks its own settings and rare forms during composition.
+        # Hydra checks its own settings, and rare forms of override, during composition.
         return
     if key not in groups:
         return check_setting(override)
@@ -72,7 +72,7 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
 
 
 def check_setting(override: Override) -> None:
-    """Raise a `UserError` if an override's key is not a setting of any workflow, or its type is wrong."""
+    """Raise a `UserError` if an override's key is not a setting of any workflow or its type is wrong."""
     key, typed, value = override.key_or_group, as_typed(override), override.value()
     is_free = key.startswith(f"{FREE}.")
     if key not in setting_types() and not is_free:
@@ -84,7 +84,7 @@ def check_setting(override: Override) -> None:
         raise UserError(f"{typed}: set one argument at a time, e.g. {FREE}.size=8.")
     kind = setting_types()[key]
     if isinstance(value, str) and "${" in value:
-        # The value of an interpolation is checked during composition.
+        # An interpolation's value is checked during composition.
         return
     if not is_boolean_if_asked(kind, value):
         raise wrong_type(typed, kind)
@@ -98,7 +98,7 @@ def check_setting(override: Override) -> None:
 
 
 def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
-    """Return the error for `<key>=<value>` with a value of the wrong type, with the allowed values."""
+    """Return the error for `<key>=<value>` with a value of the wrong type, including the allowed values."""
     key, _, value = typed.lstrip("+").partition("=")
     if isinstance(kind, type) and issubclass(kind, Enum):
         hint = did_you_mean(value, kind.__members__) or hint
@@ -106,18 +106,18 @@ def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
 
 
 def is_boolean_if_asked(kind: Any, value: object) -> bool:
-    """Return False for a boolean setting with another value, because OmegaConf would convert 9 to true."""
+    """Return False if a boolean setting has any other value, because OmegaConf would convert 9 to true."""
     return kind is not bool or str(value).lower() in _BOOLEANS
 
 
 @cache
 def _scratch() -> DictConfig:
-    """Return a shared configuration for validating values, because creating one costs 50 ms."""
+    """Return a shared configuration for validating values, because creating one takes 50 ms."""
     return OmegaConf.structured(AnyTrainConfig)
 
 
 def as_typed(override: Override) -> str:
-    """Return an override in the user's spelling, without the prefix that `parse` adds to free keys."""
+    """Return an override as the user typed it, without the prefix that `parse` adds to user-defined keys."""
     return str(override.input_line).removeprefix(_MAY_BE_NEW)
 
 
@@ -137,7 +137,7 @@ def typed_form(value: Any) -> str:
 
 
 def describe(kind: Any) -> str:
-    """Return a readable description of a type.
+    """Describe a type for users.
 
     >>> describe(int), describe(float | None)
     ('a whole number', 'a number or null')
@@ -153,7 +153,7 @@ def describe(kind: Any) -> str:
 
 
 def explain(error: Exception) -> UserError:
-    """Convert an error of Hydra or OmegaConf about configuration files into a `UserError`."""
+    """Convert an error that Hydra or OmegaConf raised about configuration files to a `UserError`."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
@@ -185,7 +185,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         repair = f"Quote the value twice if it contains spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
     except ValueError as error:
-        # Python raises this for a number of more than 4,300 digits.
+        # Python raises this error for a number with more than 4,300 digits.
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
     if _has_missing(override.value()):
         key = override.key_or_group
@@ -232,7 +232,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _with_same_words(key: str, known: Iterable[str]) -> list[str]:
-    """Return the settings with names that consist of the key's words, the longest first."""
+    """Return the settings whose names consist only of words from the key, longest first."""
     asked, names = set(re.split(r"[._]", key)), {name: name.rpartition(".")[2].split("_") for name in known}
     found = [name for name, words in names.items() if asked.issuperset(words)]
     return sorted(found, key=lambda name: -len(names[name]))

@@ -1,4 +1,4 @@
-"""Settings of a population run, in addition to the common settings."""
+"""Settings of a population run beyond the common settings."""
 
 # pyright: reportIncompatibleVariableOverride=false
 # Sections are subclasses of the common sections, and fields are never assigned a base-class instance.
@@ -37,13 +37,14 @@ class RayConfig:
     """Settings of `engine=ray`."""
 
     address: str | None = None
-    """`auto` or the address of a cluster to join. null starts a local one and stops it at the end."""
+    """Address of a cluster to join, or `auto` to find it. null starts a local cluster and stops it at the
+    end."""
 
     workers: int = 2
-    """Worker processes that share the members."""
+    """Number of worker processes among which the members are divided."""
 
     object_store_mib: int = 200
-    """Shared memory of a local cluster for weights and transitions, in MiB."""
+    """Shared memory of a local cluster for weights and transitions in MiB."""
 
     def __post_init__(self) -> None:
         require_range("ray", self, "workers", ge=1)
@@ -59,7 +60,7 @@ class PopulationEnv(EnvConfig):
 
 @dataclass(kw_only=True, slots=True)
 class PopulationReplay(ReplayConfig):
-    """Settings of a replay of transitions, each within an episode and without latents."""
+    """Settings of a replay of transitions. Each lies within an episode and does not have latents."""
 
     store_latents: bool = field(default=False, metadata=NO_SETTING)
     cross_episodes: bool = field(default=False, metadata=NO_SETTING)
@@ -70,7 +71,7 @@ class PopulationReplay(ReplayConfig):
 
 @dataclass(kw_only=True, slots=True)
 class PopulationLogger(LoggerConfig):
-    """Settings of the output. A population prints a block of lines per generation."""
+    """Settings of the output. A population prints one block of lines per generation."""
 
     progress: ProgressMode = field(default=ProgressMode.plain, metadata=NO_SETTING)
 
@@ -80,13 +81,13 @@ class PopulationTraining(TrainingConfig):
     """Settings of the generations."""
 
     generations: int = 25
-    """Generations of the run, unless it reaches `total_timesteps` earlier."""
+    """Number of generations, unless the run reaches `total_timesteps` earlier."""
 
     gradient_steps_per_generation: int = 32
-    """Updates per member and generation."""
+    """Number of updates per member and generation."""
 
     gradient_accumulation_steps: int = 6
-    """Batches per update, with summed gradients."""
+    """Number of batches per update. Their gradients are summed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +103,7 @@ class PopulationTrainConfig(TrainConfig):
     workflow: WorkflowName = WorkflowName.population
 
     engine: Engine = Engine.local
-    """Where a population acts and trains: in this process or in workers of a Ray cluster."""
+    """Where a population acts and trains: in this process, or in the workers of a Ray cluster."""
 
     env: PopulationEnv = field(default_factory=PopulationEnv)
     buffer: PopulationReplay = field(default_factory=PopulationReplay)

@@ -14,13 +14,13 @@ from .resolve import CONFIG_PACKAGE, group_choices
 from .schema import actual_device, leaves
 
 _SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
-"""Settings that identify a model preset. All other settings may differ from it."""
+"""Settings that identify a model preset. All other settings may differ from the preset."""
 
 _TIME = "Training time: "
 
 
 def device_notice(composed: DictConfig) -> list[str]:
-    """Return a line with the device-dependent choices and how to override them, or an empty list."""
+    """Return a line with the choices made for the device and how to override them, or an empty list."""
     raw = leaves(OmegaConf.to_container(composed, resolve=False))
     by_device = [key for key, value in raw if isinstance(value, str) and value.startswith("${by_device:")]
     choices = {key: OmegaConf.select(composed, key) for key in by_device}
@@ -40,7 +40,7 @@ def device_notice(composed: DictConfig) -> list[str]:
 
 
 def experiment_lines() -> list[str]:
-    """Return a line per experiment with its name, training time and first comment."""
+    """Return one line per experiment: its name, training time and first comment."""
     rows = []
     for file in sorted(
         resources.files(CONFIG_PACKAGE).joinpath("experiment").iterdir(), key=lambda file: file.name
@@ -73,7 +73,7 @@ def help_text(config_dir: str | None = None) -> str:
 
 
 def model_presets() -> dict[str, dict[str, int]]:
-    """Return the sizes of each device-independent preset of `configs/model`, most specific first."""
+    """Return the sizes of all device-independent presets of `configs/model`, most specific first."""
     defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
     sizes: dict[str, dict[str, int]] = {}
     for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir():
@@ -85,5 +85,5 @@ def model_presets() -> dict[str, dict[str, int]]:
 
 
 def preset_of(model: Any) -> str | None:
-    """Return the first preset with the sizes of the model, or `None`."""
+    """Return the first preset that has the model's sizes, or `None`."""
     return next((name for name, size in model_presets().items() if size.items() <= model.items()), None)

@@ -1,4 +1,4 @@
-"""Convert composed configurations to checked dataclasses, and resolve device, precision and compiler."""
+"""Convert composed configurations to checked dataclasses, and resolve the device, precision and compiler."""
 
 from functools import cache
 from importlib import resources
@@ -20,16 +20,17 @@ GROUPS = {
     **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
     "workflow": ["workflow", "world_model", "controller", "optimizer", "population", "td3"],
 }
-"""Sections of each group of `configs/`. A choice on the command line replaces all of them."""
+"""The sections that each group of `configs/` sets. A choice on the command line replaces all of them."""
 
 COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
-"""Seconds that compilation must save for `compile=auto` to choose it. It costs 20 to 60 s, and 70 on CUDA."""
+"""Seconds that compilation must save for `compile=auto` to choose it. It takes 20 to 60 s, on CUDA 70 s."""
 
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
-"""Seconds saved by compilation: 0.8 to 1.5 ms per step, 0 to 40 ms per update (docs/performance.md)."""
+"""Seconds that compilation saves. Measured: 0.8 to 1.5 ms per step, 0 to 40 ms per update
+(docs/performance.md)."""
 
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
-"""torch's names of bfloat16 products on x86, of which the first was measured. Arm's are not used."""
+"""torch's names for bfloat16 products on x86. Only the first was measured. Arm's are not used."""
 
 
 @cache
@@ -46,7 +47,7 @@ def register_schemas() -> None:
 
 
 def group_choices(config_dir: str | None = None) -> dict[str, list[str]]:
-    """Return the choices of every group by file name. Hydra's own loader needs 40 ms per group."""
+    """Return every group's choices by file name. Hydra's own loader takes 40 ms per group."""
     choices: dict[str, list[str]] = {}
     for root in (resources.files(CONFIG_PACKAGE), *([Path(config_dir)] if config_dir else [])):
         for folder in (each for each in root.iterdir() if each.is_dir()):
@@ -60,13 +61,13 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_here: bool = True) -> Config:
-    """Return the checked dataclasses of a composed or saved run, with `auto` settings resolved.
+    """Return a composed or saved run as checked dataclasses, with `auto` settings resolved.
 
-    `kind` is the class for a caller that expects a workflow. Without `must_run_here`, for plans, device=cuda
-    means any GPU with bfloat16, which all GPUs since 2020 support.
+    `kind` is the class that a caller expects, for callers that require one workflow. Without `must_run_here`,
+    as for plans, device=cuda means any GPU with bfloat16, which all GPUs since 2020 support.
 
     Raises:
-        UserError: If a value is missing, out of range, of the wrong type, or in conflict with another one.
+        UserError: If a value is missing, out of range, of the wrong type, or in conflict with another value.
     """
     config = composed.copy()
     try:
@@ -92,7 +93,7 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
 
 
 def _compile_that_pays(config: TrainConfig) -> Compile:
-    """Return the compile mode, chosen by workflow, device and estimated savings."""
+    """Choose the compile mode by workflow, device and estimated savings."""
     if not isinstance(config, DreamerTrainConfig):
         return Compile.none
     training = config.training
@@ -105,11 +106,12 @@ def _compile_that_pays(config: TrainConfig) -> Compile:
 
 def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
     """Return whether the device has instructions for bfloat16 products."""
-    # This slow import runs only after every setting has been checked.
+    # Import torch, which is slow, only after every setting has been checked.
     import torch
 
     if device is not Device.cuda:
-        # Other CPUs convert every number, so bfloat16 is slower than float32. Older torch lacks the function.
+        # Other CPUs convert every number, so bfloat16 is slower than float32 there. Older versions of torch
+        # lack this function.
         capabilities = getattr(torch.cpu, "get_capabilities", dict)()
         return any(capabilities.get(name) for name in _CPU_BFLOAT16)
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Read the possibly untrusted `config.yaml` of a run as plain data. Errors include the line, not its text."""
+"""Read a run's possibly untrusted `config.yaml` as plain data. Errors give the line number, not its text."""
 
 import hashlib
 import io
@@ -16,10 +16,10 @@ from .schema import leaves
 from .workflow import AnyTrainConfig, in_own_schema, setting_types
 
 CONFIG_BYTES = 100_000
-"""Maximum size of a configuration file. Reverie's have about 6,000 bytes."""
+"""Maximum size of a configuration file. Files written by Reverie have about 6,000 bytes."""
 
 _SEAL = "# checksum of the other lines:"
-# The time of the YAML reader grows with the square of the nesting depth.
+# The YAML reader's time grows with the square of the nesting depth.
 _DEEPEST = 20
 _OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
 _CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
@@ -28,7 +28,7 @@ _UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, OSError, RuntimeErro
 
 
 def read_config(path: Path) -> DictConfig:
-    """Return all settings of a run: the file's values over the defaults. Their relations are not checked.
+    """Return all settings of a run: the file's values over the defaults. How they relate is not checked.
 
     Settings of the other workflow, which version 0.2 also saved, are ignored.
 
@@ -73,7 +73,7 @@ def read_config(path: Path) -> DictConfig:
 def saved_text(config: DictConfig) -> bytes:
     """Return the contents of `config.yaml`: the settings between two identical comments with their checksum.
 
-    With two of them, a file that lost its beginning or end still has one.
+    If the file loses its beginning or its end, one of the two comments remains.
     """
     return _sealed(OmegaConf.to_yaml(config)).encode()
 
@@ -88,7 +88,7 @@ def _unsealed(text: str) -> str:
 
 
 def _of_another_type(path: Path, text: str, key: str) -> UserError:
-    """Return the error for a key with a value of the wrong type, or a key that is not a setting."""
+    """Return the error for a key whose value has the wrong type, or for a key that is not a setting."""
     kind = setting_types().get(key)
     reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets an unknown key"
     return _wrong(path, _mark_of(text, key.split(".")), reason)
@@ -108,7 +108,7 @@ def _require_plain(text: str, path: Path) -> None:
 
 
 def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
-    """Return the position of a nested key, or of its innermost parent in the text."""
+    """Return the position of a nested key, or of its innermost parent that the text contains."""
     node, mark = yaml.compose(text, Loader=yaml.SafeLoader), None
     for name in keys:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
@@ -121,7 +121,7 @@ def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
 
 def _wrong(path: Path, mark: yaml.Mark | None, reason: str, text: str | None = None) -> UserError:
     line = mark.line + 1 if mark else 0
-    # PyYAML marks missing text at the end of a file after its last line.
+    # If text is missing at the end of a file, PyYAML's mark lies after the last line.
     if text is not None:
         line = min(line, len(text.splitlines()))
     where = f"Line {line:,} of {path}" if mark else str(path)

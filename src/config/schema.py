@@ -1,6 +1,6 @@
-"""The common settings of all runs. `dreamer.py` and `population.py` add the settings of one workflow.
+"""The settings that all runs share. `dreamer.py` and `population.py` each add the settings of a workflow.
 
-Each component defines its own settings. This module defines the run's settings and checks their relations.
+Each component defines its own settings. This module defines the run's settings and checks how they relate.
 """
 
 import math
@@ -22,18 +22,18 @@ MOST_NAME_BYTES = 230
 MOST_THREADS = 1024
 
 NO_SETTING = {"omegaconf_ignore": True}
-"""Metadata of a field that users cannot set. It is neither composed nor saved."""
+"""Metadata for a field that users cannot set. Such a field is neither composed nor saved."""
 
 
 class WorkflowName(Enum):
-    """Type of training: one agent with a world model, or evolved learners with a shared replay."""
+    """Type of training: one agent with a world model, or evolving learners with a shared replay."""
 
     dreamer = "dreamer"
     population = "population"
 
 
 class Device(Enum):
-    """Device of the networks. OmegaConf matches members by name, so these are the users' spellings."""
+    """Device of the networks. OmegaConf matches members by name, so these are the names that users type."""
 
     auto = "auto"
     cpu = "cpu"
@@ -66,16 +66,16 @@ class TrainingConfig:
     """Agent steps of the run, summed over all environments."""
 
     batch_size: int = 16
-    """Windows per update. For a population: transitions per batch."""
+    """Number of windows per update. For a population: transitions per batch."""
 
     learning_starts: int = 1088
     """Agent steps before the first update. For a population: records in the replay buffer."""
 
     checkpoint_interval: int = 10_000
-    """Agent steps between checkpoints. A run also saves one at its end."""
+    """Agent steps between checkpoints. A run also saves a checkpoint at its end."""
 
     keep_checkpoints: int = 2
-    """Number of newest checkpoints to keep on disk."""
+    """Number of most recent checkpoints to keep on disk."""
 
     def __post_init__(self) -> None:
         names = ("total_timesteps", "batch_size", "learning_starts", "keep_checkpoints")
@@ -93,7 +93,7 @@ class CheckpointConfig:
     run, or null for no copy. Credentials must be set in the environment."""
 
     mirror_timeout: float = 60.0
-    """Maximum time that a run waits at its end for the copy of its last checkpoint, in seconds."""
+    """Maximum time in seconds that a run waits at its end for its last checkpoint to be copied."""
 
     def __post_init__(self) -> None:
         if self.mirror is not None:
@@ -120,7 +120,7 @@ class LoggerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TrainConfig:
-    """Settings of a run of any workflow. Composed configurations are always instances of a subclass."""
+    """Settings of a run with any workflow. Composed configurations are always instances of a subclass."""
 
     name: str = "run"
     """Name of the run. Its folder is `experiments/<name>-<time>`."""
@@ -132,22 +132,24 @@ class TrainConfig:
     """Type of training. It determines the available settings."""
 
     device: Device = Device.auto
-    """Device of the networks. `auto` is `cuda` if available."""
+    """Device of the networks. `auto` means `cuda` if available, otherwise `cpu`."""
 
     precision: Precision = Precision.auto
-    """Number format of matrix products. `auto` is `bfloat16` if the device has instructions for it, otherwise
-    `float32`."""
+    """Number format of matrix products. `auto` means `bfloat16` if the device has instructions for it,
+    otherwise `float32`."""
 
     compile: Compile = Compile.auto
     """`none` runs in eager mode. `graph` launches each update as a CUDA graph. `inductor` compiles acting and
     the repeated parts of an update, inside a graph on CUDA. `auto` chooses by device and length."""
 
     threads: int | None = None
-    """CPU threads for the networks, from 1 to 1024. null uses `OMP_NUM_THREADS`, or the fastest number in a
-    benchmark of about a second at startup. The choice is saved with the run, and `resume=` keeps it."""
+    """Number of CPU threads for the networks, from 1 to 1024. null uses `OMP_NUM_THREADS` if set, otherwise
+    the fastest number in a benchmark of about a second at startup. The choice is saved with the run, and
+    `resume=` keeps it."""
 
     deterministic: bool = False
-    """Make runs on a GPU reproducible bit for bit, with slower kernels. Runs on a CPU always are."""
+    """Make runs on a GPU reproducible bit for bit, at the cost of slower kernels. Runs on a CPU always
+    are."""
 
     run_dir: str | None = None
     """Folder of the run, or null for a new folder in `experiments/`."""
@@ -190,7 +192,7 @@ class TrainConfig:
 def actual_device(asked: Device) -> Device:
     """Return `asked`, with `auto` resolved to `cuda` if torch finds a CUDA device."""
     if asked is Device.auto:
-        # Mistakes in settings are reported without this slow import.
+        # Invalid settings are reported without this slow import.
         import torch
 
         return Device.cuda if torch.cuda.is_available() else Device.cpu
@@ -214,7 +216,7 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_number(key: str, value: object) -> None:
-    """Raise a `UserError` for infinities, NaN, floats above `LARGEST_NUMBER` and integers above 64 bits."""
+    """Raise a `UserError` for infinities, NaN, floats above `LARGEST_NUMBER` and integers beyond 64 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} must be a finite number, got {value}.")
     if isinstance(value, float) and abs(value) > LARGEST_NUMBER:

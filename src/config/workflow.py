@@ -1,4 +1,4 @@
-"""The schema of each workflow, and their union for composition."""
+"""The schema of each workflow, and the union of all schemas for composition."""
 
 # pyright: reportIncompatibleVariableOverride=false
 
@@ -24,12 +24,12 @@ SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
 
 
 _MOST_BYTES = 100
-"""Maximum bytes of an environment's name in the run's name."""
+"""Maximum number of bytes that an environment's name adds to the run's name."""
 
 
 @dataclass(kw_only=True)
 class AnyTraining(DreamerTraining, PopulationTraining):
-    """Section `training` of all workflows."""
+    """The section `training` with the settings of all workflows."""
 
 
 @dataclass(kw_only=True)
@@ -45,10 +45,11 @@ class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
 def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictConfig:
     """Convert an `AnyTrainConfig` to the schema of its workflow, without resolving it.
 
-    Settings of the other workflow are dropped, except that `typed_keys` of the command line must be used.
+    Settings of the other workflow are dropped, but every one of `typed_keys`, from the command line, must
+    apply.
 
     Raises:
-        UserError: For the first typed key that the workflow does not use.
+        UserError: For the first of `typed_keys` that the workflow does not use.
     """
     schema = SCHEMAS[composed.workflow]
     for key in typed_keys:
@@ -58,7 +59,7 @@ def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictC
 
 
 def require_key(key: str, config: DictConfig) -> None:
-    """Raise a `UserError` for a setting, section or group that only other workflows have."""
+    """Raise a `UserError` if a setting, section or group exists only in other workflows."""
     owners = [
         workflow
         for workflow, schema in SCHEMAS.items()
@@ -71,12 +72,12 @@ def require_key(key: str, config: DictConfig) -> None:
 
 @cache
 def setting_types(schema: type = AnyTrainConfig) -> dict[str, Any]:
-    """Return the type of every setting of a schema by dotted key."""
+    """Return the type of every setting in a schema, by dotted key."""
     return {key: _type_of(key.split("."), schema) for key, _ in leaves(schema())}
 
 
 def _settings_of(schema: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Return only the nested values that a schema contains."""
+    """Return only those nested values that a schema contains."""
     kinds = {item.name: get_type_hints(schema)[item.name] for item in fields(schema) if is_setting(item)}
     return {
         name: _settings_of(kinds[name], value) if is_dataclass(kinds[name]) else value
@@ -97,13 +98,13 @@ def _type_of(path: list[str], owner: Any) -> Any:
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
     if "hydra" in _root_ and not OmegaConf.is_struct(_root_):
-        # While Hydra merges files, it only checks whether the value is a mapping, so torch is not needed.
+        # While merging files, Hydra only checks whether the value is a mapping, so torch is not needed.
         return on_cpu
     return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
 
 
 def _name_of_env(*, _root_: DictConfig) -> str:
-    """Return the environment's name for use in a folder name, without the module of its id."""
+    """Return the environment's name for use in a folder name, without the module in its id."""
     env = _root_.env
     names = {Suite.atari: env.game, Suite.gymnasium: env.id, Suite.dmc: env.task}
     name = names.get(env.suite, env.suite.value)
@@ -111,7 +112,8 @@ def _name_of_env(*, _root_: DictConfig) -> str:
     return word.encode()[:_MOST_BYTES].decode(errors="ignore")
 
 
-# `${by_device:value on CPU,value on CUDA}` depends on the device, `${name_of_env:}` on the environment. They
-# are registered here because processes started by a Hydra launcher import only this module for the schema.
+# `${by_device:value on CPU,value on CUDA}` depends on the device, and `${name_of_env:}` on the environment.
+# They are registered here because processes started by a Hydra launcher import only this module for the
+# schema.
 OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 OmegaConf.register_new_resolver("name_of_env", _name_of_env, replace=True)

@@ -1,4 +1,4 @@
-"""Plan the memory and disk usage of a run before any allocation."""
+"""Plan a run's memory and disk usage before anything is allocated."""
 
 from ..utils.public_names import public_names
 

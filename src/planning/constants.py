@@ -1,50 +1,51 @@
-"""Estimated sizes in a plan, each with its measurement or marked as unmeasured."""
+"""Sizes that a plan estimates, each with the measurement behind it or marked as unmeasured."""
 
 HOST_SHARE = 0.8
-"""Fraction of the host's memory, or of the control group's limit, that a plan may use."""
+"""Fraction of the host's memory, or of the control group's limit, that a run may plan to use."""
 
 GRAPH_BYTES_PER_OPERATOR = 265
-"""Host memory per operator of an autograd graph, without tensors. Measured on a CPU in six configurations:
+"""Host memory per operator in an autograd graph, excluding tensors. Measured on a CPU in six configurations:
 258 to 266 bytes."""
 
 CPU_WORKSPACE_BYTES = 100_000_000
-"""Workspace of kernels, and freed memory that glibc caches. Measured as the peak of resident memory minus the
-peak in use, in five configurations with updates of 75 to 724 MB: -7 to 63 MB, independent of the size. In
-bfloat16, with a cached heap, a Pong run was 1 MB above a plan with 64 MB."""
+"""Workspace of kernels, and freed memory that glibc caches. Measured as peak resident memory minus peak
+memory in use, in five configurations with updates of 75 to 724 MB: -7 to 63 MB, independent of the size. In
+bfloat16, with a cached heap, a Pong run exceeded a plan with 64 MB by 1 MB."""
 
 FIRST_USE_BYTES = 30_000_000
-"""Permanent allocations at the first use of libraries: oneDNN, TensorBoard, the video encoder. Measured: 22
-to 33 MB."""
+"""Memory that libraries (oneDNN, TensorBoard, the video encoder) allocate permanently on first use. Measured:
+22 to 33 MB."""
 
 LIBRARY_ADDRESS_BYTES = 100_000_000
-"""Address space of libraries that a run loads after planning. Measured with Catch: 81 MB of mapped files."""
+"""Address space of the libraries that a run loads after planning. Measured with Catch: 81 MB of mapped
+files."""
 
 CUDA_ADDRESS_BYTES = 20_000_000_000
-"""Address space that CUDA reserves and mostly never uses. Unmeasured."""
+"""Address space that CUDA reserves but mostly never uses. Unmeasured."""
 
 BFLOAT16_KERNEL_BYTES = 60_000_000
 """oneDNN's generated kernels and workspace for bfloat16 products on a CPU. Measured as memory in use beyond
-float32: 40 to 45 MB after the first update of five configurations, constant afterwards, and 56 MB at the end
-of a Pong run."""
+that of float32: 40 to 45 MB after the first update in five configurations, constant afterwards, and 56 MB at
+the end of a Pong run."""
 
 COMPILER_BYTES = 190_000_000
-"""torch's compiler after it has compiled acting and an update (compile=inductor). Measured as the difference
-in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
+"""Memory of torch's compiler after compiling acting and an update (compile=inductor). Measured as the
+difference in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
 
 CUDA_COMPILER_BYTES = 480_000_000
-"""The same on CUDA. Measured with Pong on an H100: two runs that compiled had 290 MB more resident memory
+"""The same on CUDA. Measured with Pong on an H100: two runs that compiled used 290 MB more resident memory
 than a run with a warm compiler cache."""
 
 MIRROR_BYTES = 70_000_000
-"""Copying checkpoints to a remote. Measured with s3fs and files of 200 MB as the difference in resident
-memory: 65 MB, with a peak of 68 MB."""
+"""Memory used to copy checkpoints to a remote folder. Measured with s3fs and files of 200 MB as the
+difference in resident memory: 65 MB, with a peak of 68 MB."""
 
 ATARI_ENVIRONMENT_BYTES = 1_000_000
-"""An emulator of ale-py's pool. Measured: 0.85 MB with 16 emulators."""
+"""Memory of one emulator in ale-py's pool. Measured: 0.85 MB with 16 emulators."""
 
 SIMULATOR_BYTES = 1_100_000
-"""A MuJoCo environment in the run's process. Measured with 20 environments of Swimmer-v5 and HalfCheetah-v5.
-Classic control needs less."""
+"""Memory of a MuJoCo environment in the run's process. Measured with 20 environments of Swimmer-v5 and
+HalfCheetah-v5. Classic control uses less."""
 
 CONTROL_BYTES = 30_000_000
 """A task of the control suite. Measured with walker_walk: 24 to 27 MB. dog needs 100 MB."""
@@ -57,47 +58,53 @@ CONTROL_SUITE_BYTES = 125_000_000
 """The libraries of the control suite in a process of their own. Measured: 124 MB."""
 
 WORKER_BYTES = 30_000_000
-"""An environment's process (env.vectorization=async) without shared pages. Measured with CartPole. The
-environment's own memory is not included."""
+"""Memory of an environment's process (env.vectorization=async), excluding shared pages and the environment
+itself. Measured with CartPole."""
 
 COLLECTOR_BYTES = 330_000_000
-"""A process of `collect.collectors` with torch and Catch, without networks. Measured: 319 MB (PSS)."""
+"""Memory of a collector process (`collect.collectors`) with torch and Catch, without networks. Measured: 319
+MB (PSS)."""
 
 RAY_SERVICES_BYTES = 400_000_000
-"""A Ray cluster's head, node, agents and monitors without workers. Measured: 366 to 371 MB (PSS)."""
+"""Memory of a Ray cluster's head, node, agents and monitors, without workers. Measured: 366 to 371 MB
+(PSS)."""
 
 CUDA_CONTEXT_BYTES = 880_000_000
-"""A CUDA context with its kernels and graphs. Measured once, on an H100 in a compiled Pong run: 6,895 MiB in
-use according to nvidia-smi, including 6,354 MB reserved by the allocator."""
+"""Memory of a CUDA context with its kernels and graphs. Measured once, on an H100 in a compiled Pong run:
+6,895 MiB in use according to nvidia-smi, including 6,354 MB reserved by the allocator."""
 
 CUDA_SLACK_SHARE = 0.45
-"""Memory that the caching allocator reserves beyond tensors, and workspace of cuDNN and cuBLAS, as a fraction
-of the tensors without the replay. Measured in eight compiled Pong runs on an H100: 28 to 33 %, and 41 % if
-the warm-up update also has a graph."""
+"""Memory that the caching allocator reserves beyond tensors, plus the workspace of cuDNN and cuBLAS, as a
+fraction of the tensors excluding the replay. Measured in eight compiled Pong runs on an H100: 28 to 33 %, and
+41 % if the warm-up update also has a graph."""
 
 CUDA_GRAPH_SLACK_SHARE = 0.75
-"""The same with eager kernels in a graph (compile=graph). Measured in a Pong run: 71 %."""
+"""The same for eager kernels in a graph (compile=graph). Measured in a Pong run: 71 %."""
 
 CUDA_HOST_BYTES = 1_400_000_000
-"""Host memory of the CUDA libraries: 600 MB for a context, the rest for the first update. Measured on an H100
-as memory in use beyond components and startup: 1,387 MB in a captured Pong run, 1,306 to 1,320 MB in three
-runs with a warm compiler cache."""
+"""Host memory of the CUDA libraries: 600 MB for a context, and the rest for the first update. Measured on an
+H100 as memory in use beyond components and startup: 1,387 MB in a captured Pong run, 1,306 to 1,320 MB in
+three runs with a warm compiler cache."""
 
 LOG_LINE_BYTES = 8_000
-"""Disk space of a log interval in metrics.jsonl, train.log and TensorBoard. Measured with Pong: 6 kB."""
+"""Disk space that a log interval uses in metrics.jsonl, train.log and TensorBoard. Measured with Pong: 6
+kB."""
 
 VIDEO_BYTES = 1_000_000
-"""Disk space of an episode and an open-loop animation, as files and in TensorBoard. Pong: 0.5 MB."""
+"""Disk space of an episode and an open-loop animation, as files and in TensorBoard. Measured with Pong: 0.5
+MB."""
 
 SNAPSHOT_BYTES = 10_000_000
-"""A CUDA memory snapshot. Measured on an H100: 0.06 MB in a Pong run, 28 MB with 415,000 leaked blocks."""
+"""Size of a CUDA memory snapshot. Measured on an H100: 0.06 MB in a Pong run, 28 MB with 415,000 leaked
+blocks."""
 
 SHARED_FILE_BYTES = 5_000
-"""Header of a replay file, and the rest of its last disk block. Measured size of the header: 0.7 to 1 kB."""
+"""Header of a replay file and the unused rest of its last disk block. Measured for the header: 0.7 to 1
+kB."""
 
 MANIFEST_LINE_BYTES = 350
-"""Size of a replay file's entries in the manifest and index of a checkpoint. Measured: 0.28 kB."""
+"""Size of a replay file's entries in a checkpoint's manifest and index. Measured: 0.28 kB."""
 
 CHECKPOINT_BYTES = 2_000_000
-"""Names and shapes of a checkpoint's tensors, counters, generators, and the actions of open episodes: usually
-0.1 MB, but 1.9 MB for actions of 18 numbers at 27,000 steps."""
+"""A checkpoint's tensor names and shapes, counters, random generators, and actions of open episodes: usually
+0.1 MB, but 1.9 MB for actions of 18 numbers over 27,000 steps."""

@@ -1,4 +1,4 @@
-"""Compute the plan of a configuration: the peak usage of each resource."""
+"""Compute the plan for a configuration: the peak usage of each resource."""
 
 import shutil
 from dataclasses import replace
@@ -31,9 +31,9 @@ _OWNER_BYTES = 16
 
 
 def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None) -> MemoryPlan:
-    """Return the planned usage of each rank of a run, without allocating or writing anything.
+    """Return the planned usage of each of a run's ranks, without allocating or writing anything.
 
-    `gpu_bytes` is the memory of the GPU to plan for. The default is the free memory of the local GPU.
+    `gpu_bytes` is the memory of the GPU to plan for, by default the free memory of the local GPU.
 
     Raises:
         UserError: If torch's compiler, which the dry run loads, cannot create its folder.
@@ -87,7 +87,7 @@ def _host(
         rows.append(_estimated("mirror", constants.MIRROR_BYTES))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(_estimated("nodes of the autograd graph", graph))
-    # The frames of an episode exist twice while they are stacked.
+    # An episode's frames exist twice while they are being stacked.
     rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))
     machine = memory_limit_bytes()
     share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
@@ -96,11 +96,11 @@ def _host(
 
 
 def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> list[Resource]:
-    """Return the mapped memory of a rank, resident or only reserved, if an address-space limit exists."""
+    """Return a rank's mapped memory, whether resident or only reserved, if the address space is limited."""
     limit = address_space_limit_bytes()
     if limit is None:
         return []
-    # torch starts one thread less. The surplus covers glibc: it briefly maps two arenas to align one.
+    # torch starts one thread fewer. The surplus covers glibc, which briefly maps two arenas to align one.
     threads = config.threads or torch.get_num_threads()
     rows = [
         Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),
@@ -131,7 +131,7 @@ def _gpu(
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
     elif torch.cuda.is_available():
-        # This query creates the CUDA context and uses memory for it. PyTorch's cache is available.
+        # This query creates the CUDA context, which uses memory. PyTorch's cache counts as available.
         free, total = torch.cuda.mem_get_info()
         limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
         words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"
@@ -142,9 +142,9 @@ def _gpu(
 
 
 def _other_graphs_bytes(config: TrainConfig, ranks: Ranks, networks: DryRun) -> int:
-    """Return the memory of all graphs except the one for the kind of update with the highest peak.
+    """Return the memory of all CUDA graphs except the one for the kind of update with the highest peak.
 
-    The graph of the warm-up is included even if a run is resumed after its warm-up.
+    The warm-up graph is included even if a run is resumed after its warm-up.
     """
     if config.compile is Compile.none or ranks.size > 1:
         return 0
@@ -177,11 +177,11 @@ def _disk(
 def _checkpoint_rows(
     config: TrainConfig, spec: EnvSpec, written: Written, networks: DryRun, replay: ReplayPlan, streams: int
 ) -> list[Row]:
-    """Return an upper bound for the checkpoint folder while a new checkpoint is written beside the kept ones.
+    """Return an upper bound on the checkpoint folder's size while another checkpoint is being written.
 
-    Checkpoints share the files of full chunks, so records are counted once, plus the records that only older
-    checkpoints contain. A chain of latents has fewer rows than twice the capacity, and each other checkpoint
-    adds at most the capacity. The best checkpoint may be too old to share files with the newest.
+    Checkpoints share the files of full chunks, so records are counted once, plus those that only older
+    checkpoints contain. A chain of latents has fewer than twice as many rows as the capacity, and every other
+    checkpoint adds at most the capacity. The best checkpoint may be too old to share files with the newest.
     """
     training, capacity = config.training, config.buffer.capacity
     best, keep = int(written.has_best), training.keep_checkpoints
@@ -190,12 +190,12 @@ def _checkpoint_rows(
     # The extra byte marks the start of an episode.
     record = sum(field.nbytes for field in replay.fields.values()) - latent + 1
     open_records = streams * config.buffer.chunk_length
-    # Episodes of a single step have two records per step. Without an interval, all records may be new.
+    # Single-step episodes have two records per step. Without an interval, all records may be new.
     interval = training.checkpoint_interval and 2 * (training.checkpoint_interval + written.records_per_save)
     new = min(capacity, interval or capacity)
     records = (1 + best) * (capacity + open_records) + keep * new
     record_bytes = records * record
-    # The compressed records of one checkpoint never exceed the replay's memory for them.
+    # A checkpoint's compressed records never exceed the replay's memory for them.
     if config.buffer.compressed:
         record_bytes = min(record_bytes, (1 + best + keep) * replay.part_bytes["observations"])
     rows = (keep + 2 + 2 * best) * capacity // config.buffer.latent_every if latent else 0
@@ -212,7 +212,7 @@ def _checkpoint_rows(
 
 
 def _network_rows(config: TrainConfig, ranks: Ranks, networks: DryRun) -> list[Row]:
-    """Return the memory of the networks at the peak of an update, or while loading a checkpoint if higher."""
+    """Return the networks' memory at the peak of an update, or while loading a checkpoint if higher."""
     elsewhere = networks.on_host if config.device is Device.cuda else ()
     rows = [Row(name, size) for name, size in networks.peak.items() if name not in elsewhere]
     if ranks.size > 1:
@@ -225,7 +225,7 @@ def _network_rows(config: TrainConfig, ranks: Ranks, networks: DryRun) -> list[R
 
 
 def _replay_row(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> Row:
-    """Return the row of the replay's arena, with 0 bytes unless the arena is in `storage`."""
+    """Return the row for the replay's arena, with 0 bytes unless the arena is in `storage`."""
     return Row("replay", replay.arena_bytes if config.buffer.storage is storage else 0)
 
 
@@ -242,7 +242,7 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
 
 
 def library_rows(config: TrainConfig) -> list[Row]:
-    """Return the host memory of libraries that only some runs use."""
+    """Return the rows for the host memory of libraries that only some runs use."""
     is_cuda, in_bfloat16 = config.device is Device.cuda, config.precision is Precision.bfloat16
     compiler = constants.CUDA_COMPILER_BYTES if is_cuda else constants.COMPILER_BYTES
     return [

@@ -17,14 +17,14 @@ from .suggestions import Compose, require_fit
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Environment spec and plan of a run that has not been built."""
+    """Environment spec and plan of a run that has not been built yet."""
 
     env: EnvSpec
     plan: MemoryPlan
 
 
 def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:
-    """Raise a `UserError` unless the environment works, the folder is free and memory and disk suffice.
+    """Raise a `UserError` unless the environment works, the folder is free, and memory and disk suffice.
 
     This creates no files.
     """
@@ -34,9 +34,9 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
 
         check_mirror(config.checkpoint.mirror, config.run_dir)
     found = preflight_of(config, recipe)
-    # The machine's limits are checked first, so that raising the budget remains possible advice.
+    # Check the machine's limits first, so that errors about the replay's budget may advise raising it.
     require_fit(found.plan, config, found.env, recipe, compose)
-    # The whole run comes before this rank's share, so that an error quotes the user's numbers.
+    # Check the whole run before this rank's share, so that errors quote the user's numbers.
     plan_replay(recipe.replay_spec(config, found.env))
     request = recipe.replay_spec(recipe.part(config), found.env)
     device = torch.device(config.device.value)
@@ -45,6 +45,6 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
 
 
 def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
-    """Start one environment briefly and plan the run, without checking the folder or limits."""
+    """Start one environment briefly and plan the run, without checking the folder or any limits."""
     env = environment_spec(config, recipe)
     return Preflight(env, plan_run(config, env, recipe))

@@ -1,4 +1,4 @@
-"""Interface between planning and a kind of run."""
+"""The interface between planning and a kind of run."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,44 +14,44 @@ from .resources import Row
 GRADIENTS = "gradients"
 
 Labels = dict[str, int]
-"""Bytes by owner, in display order."""
+"""Bytes by owner, in the order of display."""
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """Device memory of the networks and their updates, in bytes."""
+    """Device memory in bytes of the networks and their updates."""
 
     num_parameters: int
     phases: dict[str, Labels]
     """Bytes by owner at the peak of each kind of update."""
 
     state: int
-    """Bytes of the state in a checkpoint: parameters, slow critic and optimizer state."""
+    """Bytes of state in a checkpoint: parameters, slow critic and optimizer state."""
 
     operators: int
-    """Number of operators in the graph of the longest update."""
+    """Number of operators in the longest update's graph."""
 
     lasting: tuple[str, ...]
     """Labels of memory that persists for the whole run."""
 
     batch: str
-    """Label of the replay batch of an update."""
+    """Label of an update's replay batch."""
 
     on_host: tuple[str, ...] = ()
-    """Labels of memory that is always on the host, whatever the device."""
+    """Labels of memory that is always on the host, regardless of the device."""
 
     @property
     def peak(self) -> Labels:
-        """Bytes by owner at the highest peak."""
+        """Bytes by owner at the highest of the peaks."""
         return max(self.phases.values(), key=lambda labels: sum(labels.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Disk writes of a run, except for its replay and networks."""
+    """What a run writes to disk, except for its replay and networks."""
 
     records_per_save: int
-    """Maximum records between two opportunities to save a checkpoint."""
+    """Maximum number of records between two opportunities to save a checkpoint."""
 
     has_best: bool
     log_lines: int
@@ -60,7 +60,7 @@ class Written:
 
 
 class Recipe(Protocol):
-    """The planning interface of a kind of run. `orchestration.recipes` defines the full interface."""
+    """The planning part of a run's interface. `orchestration.recipes` defines the full interface."""
 
     ranks: Ranks
     """The ranks of the run."""
@@ -77,19 +77,19 @@ class Recipe(Protocol):
         ...
 
     def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
-        """Return the parameters that determine the size of the replay."""
+        """Return the parameters that determine the replay's size."""
         ...
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
-        """Return the minimum capacity of the replay, in records."""
+        """Return the replay's minimum capacity in records."""
         ...
 
     def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
-        """Return the memory of the networks and their updates without allocating it."""
+        """Return the memory that the networks and their updates use, without allocating it."""
         ...
 
     def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
-        """Return additional host memory of this kind of run."""
+        """Return the rows for host memory that only this kind of run uses."""
         ...
 
     def num_environments(self, config: TrainConfig) -> int:
@@ -97,7 +97,7 @@ class Recipe(Protocol):
         ...
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
-        """Return the disk writes of the whole run."""
+        """Return how much the whole run writes to disk."""
         ...
 
     def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
@@ -110,7 +110,7 @@ class Recipe(Protocol):
 
 
 def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:
-    """Return the spec of a run's environments, starting one of them briefly in this process.
+    """Return the spec of a run's environments. This briefly starts one of them in this process.
 
     Raises:
         UserError: If the environment does not exist, or this kind of run does not support it.

@@ -1,4 +1,4 @@
-"""Plans as data and as text: usage by component and the limit of each resource."""
+"""Plans as data and as text: the usage by component and the limit of each resource."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +13,7 @@ HOST, GPU, DISK, ADDRESS = "host RAM", "GPU memory", "disk", "address space"
 
 
 class Basis(Enum):
-    """Source of a number: counted exactly, measured on this machine, or estimated (`constants.py`)."""
+    """Source of a number: counted exactly, measured on this machine, or estimated (see `constants.py`)."""
 
     counted = "counted"
     measured = "measured"
@@ -28,12 +28,12 @@ class Row:
     nbytes: int
     basis: Basis = Basis.counted
     is_once: bool = False
-    """Whether only the first of several ranks needs it."""
+    """Whether only the first of several ranks needs this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource with the peak usage of a rank."""
+    """A resource with a rank's peak usage."""
 
     name: str
     rows: tuple[Row, ...]
@@ -45,22 +45,22 @@ class Resource:
     """Source of the limit, e.g. "80 % of the 23.50 GiB of this machine"."""
 
     num_sharing: int = 1
-    """Number of ranks that share the limit: the ranks on this machine, or those on one GPU."""
+    """Number of ranks that share the limit, either on this machine or on one GPU."""
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the rows. The first rank needs this much, and other ranks need at most as much."""
+        """Sum of the rows. The first rank needs this much, and the others need at most as much."""
         return sum(row.nbytes for row in self.rows)
 
     @property
     def shared_bytes(self) -> int:
-        """Total need of the ranks that share the limit."""
+        """Total bytes needed by the ranks that share the limit."""
         others = sum(row.nbytes for row in self.rows if not row.is_once)
         return self.total_bytes + (self.num_sharing - 1) * others
 
     @property
     def fits(self) -> bool:
-        """Whether the need is within the limit. An unknown limit counts as sufficient."""
+        """Whether the total is within the limit. An unknown limit counts as sufficient."""
         return self.limit_bytes is None or self.shared_bytes <= self.limit_bytes
 
 
@@ -78,12 +78,12 @@ class MemoryPlan:
 
     @property
     def over(self) -> list[Resource]:
-        """Resources that exceed their limit."""
+        """Resources whose limit is exceeded."""
         return [resource for resource in self.resources if not resource.fits]
 
     @property
     def memory_mb(self) -> float:
-        """Sum of the planned host and GPU memory of one rank, in MB of 1e6 bytes."""
+        """Planned host and GPU memory of one rank in total, in MB (1e6 bytes)."""
         return sum(r.total_bytes for r in self.resources if r.name in (HOST, GPU)) / 1e6
 
     def resource(self, name: str) -> Resource:
@@ -115,7 +115,7 @@ def _key(name: str) -> str:
 
 
 def show(plan: MemoryPlan, console: Console) -> None:
-    """Print whether a plan fits, and a table per resource."""
+    """Print whether a plan fits, and one table per resource."""
     verdict = Text(verdict_text(plan), "bold red" if plan.over else "bold")
     model = f"model {plan.model}, {count_text(plan.num_parameters, 'parameter')}"
     ranks = f", each of {count_text(plan.ranks, 'rank')}" if plan.ranks > 1 else ""
@@ -124,7 +124,7 @@ def show(plan: MemoryPlan, console: Console) -> None:
 
 
 def verdict_text(plan: MemoryPlan) -> str:
-    """Return whether a plan fits, with the need of each resource and the limits that it exceeds."""
+    """Return a sentence on whether a plan fits, with the need for each resource and any limits exceeded."""
     needs = [
         f"{each.name} {need_text(each)}{'' if each.fits else f', over {limit_text(each)}'}"
         for each in plan.resources
@@ -133,7 +133,7 @@ def verdict_text(plan: MemoryPlan) -> str:
 
 
 def plan_line(plan: MemoryPlan) -> str:
-    """Return the need and the limit of each resource as a line for the log."""
+    """Return a line for the log with the need for each resource and its limit."""
     totals = [
         f"{r.name} {need_text(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
         for r in plan.resources
@@ -142,7 +142,7 @@ def plan_line(plan: MemoryPlan) -> str:
 
 
 def need_text(resource: Resource) -> str:
-    """Format the need of a resource: "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
+    """Format the need for a resource: "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
     ranks = f" ({count_text(resource.num_sharing, 'rank')} of {size_text(resource.total_bytes)})"
     return size_text(resource.shared_bytes) + (ranks if resource.num_sharing > 1 else "")
 

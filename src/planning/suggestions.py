@@ -1,4 +1,4 @@
-"""Suggest changes that make a run fit, and find the largest run for a GPU. Every suggestion is planned."""
+"""Suggest changes that make a run fit, and find the largest run for a GPU. Each suggestion is planned."""
 
 import re
 from bisect import bisect_left
@@ -22,18 +22,18 @@ from .recipe import Recipe
 from .resources import ADDRESS, DISK, GPU, HOST, MemoryPlan, Resource, limit_text, need_text
 
 Compose = Callable[[str], TrainConfig]
-"""Returns the configuration of the same command line with an additional override, a group's choice."""
+"""Returns the configuration for the same command line plus one override that chooses a group's file."""
 
 _GIB = 2**30
 _MOST_CHANGES = 3
-# A message includes rows above this fraction of the total.
+# Messages list the rows above this fraction of the total.
 _SHOWN_SHARE = 0.1
 
 
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Raise a `UserError` with up to three fitting changes for a plan over a limit, if memory.plan=refuse."""
+    """If memory.plan=refuse and a plan exceeds a limit, raise a `UserError` with up to three fixes."""
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
     changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
@@ -60,7 +60,7 @@ def fitting_changes(
 ) -> Iterator[str]:
     """Yield single key=value changes that make a run fit all limits.
 
-    Group choices (model=...) are suggested only with `compose`. Each change costs up to 1 s.
+    Group choices (model=...) are suggested only if `compose` is given. Each change takes up to 1 s to plan.
     """
     over = {HOST if resource.name == ADDRESS else resource.name for resource in plan.over}
     capacity = largest_capacity_that_fits(config, spec, recipe)
@@ -83,7 +83,7 @@ def fitting_changes(
 def largest_capacity_that_fits(
     config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> int | None:
-    """Return the largest round capacity, at most the configured one, with which the run fits, or `None`."""
+    """Return the largest round capacity, up to the configured one, with which the run fits, or `None`."""
 
     def is_too_large(capacity: int) -> bool:
         return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_bytes)
@@ -95,7 +95,7 @@ def largest_capacity_that_fits(
     if not count:
         return None
     most = capacities[count - 1]
-    # The process of the run may be slightly larger than the current process.
+    # The run's process may be slightly larger than the current process.
     most -= most // 100
     unit = 10 ** max(0, len(str(most)) - 2)
     return max(capacities[0], most // unit * unit)
@@ -121,19 +121,19 @@ def halves(number: int, least: int) -> Iterator[int]:
 
 
 def model_sizes() -> list[str]:
-    """Return the presets of `configs/model` named `size<n>m`, smallest first."""
+    """Return the presets of `configs/model` that are named `size<n>m`, smallest first."""
     return sorted((name for name in model_presets() if re.fullmatch(r"size\d+m", name)), key=_millions)
 
 
 def _millions(name: str) -> int:
-    """Return the millions of parameters in a preset's name."""
+    """Return the number of parameters in millions, as given by a preset's name."""
     return int(name.removeprefix("size").removesuffix("m"))
 
 
 def _fits(
     make: Callable[[], TrainConfig], spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> bool:
-    """Return whether a run is valid, its replay is within its budget, and its plan is within all limits."""
+    """Return whether a run is valid, its replay is within budget, and its plan is within all limits."""
     try:
         config = make()
         recipe.check(config, spec)
@@ -147,8 +147,8 @@ def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> 
     """Return the largest model preset that fits a GPU of `gib` GiB, its largest replay, and the plan.
 
     The replay must fit `buffer.memory_budget_gib` and this machine. With `buffer.storage=cuda` it shares the
-    GPU. Each rank has its own GPU. `compose` returns the run for device=cuda with a preset. This costs about
-    four plans of 0.5 s each.
+    GPU with the model. Each rank has its own GPU. `compose` returns the run for device=cuda with a given
+    preset. This makes about four plans, which take 0.5 s each.
 
     Raises:
         UserError: If the smallest preset does not fit.

@@ -1,4 +1,4 @@
-"""Torch modes that measure an update's memory on a device without using the device or the memory."""
+"""Torch modes that measure an update's memory on a device without using the device or that memory."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -12,28 +12,28 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# The operators of torch.amp's CUDA list that the networks use.
+# The operators on torch.amp's CUDA list that the networks use.
 _PRODUCTS = (torch.einsum, torch.bmm, torch.baddbmm, torch.mm, torch.addmm, torch.matmul)
 _LOW_PRECISION = {F.linear, F.conv2d, *_PRODUCTS}
 
-# The results of these operators share the argument's storage, but their schemas do not declare it.
+# The results of these operators share their argument's storage, but the schemas do not declare this.
 _SHARES_STORAGE = {torch.ops.aten._unsafe_view.default}
 
 
 class _Mode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Otherwise torch imports its compiler (40 MB) only to disable it in `__torch_dispatch__`.
+        # Otherwise torch would import its compiler (40 MB) only to disable it in `__torch_dispatch__`.
         return False
 
 
 class LiveBytes(_Mode):
-    """Measure the storages, real or on the `meta` device, that operators return in the `with` block.
+    """Measure the storages that operators in the `with` block return, whether real or on the `meta` device.
 
-    A storage counts once, under the label at its creation, until it is freed inside or outside the block. An
-    older storage counts from the first operator that returns it, or from `count`. Storages are not kept
-    alive. Temporary allocations inside a kernel are not included. Sizes are rounded up to a multiple of
-    `granularity`, like those of allocators (CUDA: 512 bytes). This costs about 3 us per operator.
+    A storage counts once, under the label current at its creation, until it is freed inside or outside the
+    block. An older storage counts from the first operator that returns it, or from `count`. Storages are not
+    kept alive. Temporary allocations inside a kernel are not included. Sizes are rounded up to a multiple of
+    `granularity`, as allocators do (CUDA: 512 bytes). The overhead is about 3 us per operator.
 
     >>> with LiveBytes() as bytes_:
     ...     a = torch.zeros(1000)
@@ -46,14 +46,14 @@ class LiveBytes(_Mode):
         super().__init__()
         self.live = 0
         self.peak = 0
-        """Maximum of `live` since the start or `reset_peak`."""
+        """Maximum of `live` since the start or the last `reset_peak`."""
         self.label = ""
         """Label of new storages."""
         self.live_by_label: dict[str, int] = {}
         self.peak_by_label: dict[str, int] = {}
         self.operators = 0
         self._granularity = granularity
-        # Weak reference, bytes and label by address.
+        # The weak reference, bytes and label of each storage by address.
         self._storages: dict[int, tuple[weakref.ref, int, str]] = {}
 
     def count(self, tensors: Iterable[Tensor], label: str | None = None) -> None:
@@ -74,13 +74,13 @@ class LiveBytes(_Mode):
                 self._add(label, nbytes)
 
     def reset_peak(self) -> None:
-        """Set the peak to the current usage."""
+        """Reset the peak to the current usage."""
         self.peak, self.peak_by_label = self.live, dict(self.live_by_label)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count its results."""
         result = func(*args, **(kwargs or {}))
-        # Profiler labels create no graph nodes.
+        # Profiler labels do not create graph nodes.
         self.operators += func.namespace != "profiler"
         parts = [result] if isinstance(result, Tensor) else tree_leaves(result)
         self.count(part for part in parts if isinstance(part, Tensor))
@@ -100,9 +100,10 @@ class LiveBytes(_Mode):
 class MetaShapes(_Mode):
     """Cache the results of `meta` operators.
 
-    Torch infers shapes on `meta` in Python with 0.1 to 4 ms per call, and a recurrent network repeats the
-    same calls at every step. A cached operator costs 12 us, or 5 us if it is in place. Results have torch's
-    shapes, strides and dtypes. Views, which share storage, and other devices are not cached.
+    On `meta`, torch infers shapes in Python, which takes 0.1 to 4 ms per call, and a recurrent network
+    repeats the same calls at every step. A cached operator takes 12 us, or 5 us if it is in place. Results
+    have the same shapes, strides and dtypes as torch's. Views, which share storage, and other devices are not
+    cached.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ def _key(value: Any) -> Any:
 
 
 def _maker(result: Any) -> Callable[[], Any]:
-    """Return a function that creates a result with the same shapes, strides and dtypes."""
+    """Return a function that creates results with the same shapes, strides and dtypes."""
     if isinstance(result, Tensor):
         like = partial(torch.empty_strided, dtype=result.dtype, device="meta")
         return partial(like, result.shape, result.stride())
@@ -163,20 +164,20 @@ def _maker(result: Any) -> Callable[[], Any]:
 
 
 class DeviceForward(TorchFunctionMode):
-    """An autocast region of a forward pass on the `meta` device that saves the same tensors as a real device.
+    """An autocast region for a forward pass on `meta` that saves the same tensors as a real device.
 
-    Torch lacks two features on `meta` that affect the tensors saved for the backward pass. First, autocast
-    casts inputs of matrix products and convolutions to `dtype` and saves the casts. It casts a weight once
-    per region, but a part of a weight (the RSSM splits some) at every use. Second, CUDA's `rms_norm` is a
-    single kernel that saves its input and one number per row, while torch's composite form saves three
-    tensors. Workspace is not included, and other operators of autocast's lists keep their input dtype.
+    On `meta`, torch lacks two features that affect the tensors saved for the backward pass. First, autocast
+    casts the inputs of matrix products and convolutions to `dtype` and saves the casts. It casts a weight
+    once per region, but part of a weight (the RSSM splits some) at every use. Second, CUDA's `rms_norm` is a
+    single kernel that saves its input and one number per row, while torch's composite version saves three
+    tensors. Workspace is not included, and other operators on autocast's lists keep their input dtype.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self._dtype = dtype
         self._casts: dict[int, Tensor] = {}
-        # This has no effect on `meta` tensors, but `full_precision` turns it off.
+        # This does not affect `meta` tensors, but `full_precision` turns it off.
         self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype is not torch.float32)
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -195,7 +196,7 @@ class DeviceForward(TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
-        """Leave the region and release its casts of weights, except for those saved in a graph."""
+        """Leave the region and release its casts of weights, except for casts that a graph has saved."""
         self._casts.clear()
         self._autocast.__exit__(*exception)
         super().__exit__(*exception)
@@ -206,14 +207,14 @@ class DeviceForward(TorchFunctionMode):
         is_weight = value.requires_grad and value.is_leaf and not value._is_view()
         if not is_weight:
             return value.to(self._dtype)
-        # Weights outlive the region, so their ids are not reused.
+        # Weights outlive the region, so their ids cannot be reused within it.
         if id(value) not in self._casts:
             self._casts[id(value)] = value.to(self._dtype)
         return self._casts[id(value)]
 
 
 class _FusedNorm(torch.autograd.Function):
-    """RMSNorm with one kernel per direction. Shapes and saved tensors are correct, but values are not."""
+    """RMSNorm with one kernel per direction. Shapes and saved tensors are correct, but the values are not."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:

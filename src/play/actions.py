@@ -1,4 +1,4 @@
-"""Names of an environment's actions, and the keys that select them."""
+"""The names of an environment's actions, and the keys that select them."""
 
 from contextlib import closing
 from itertools import product
@@ -10,7 +10,7 @@ _DIGITS = 10
 
 
 def action_names(env: EnvConfig, count: int) -> list[str]:
-    """Return the environment's names of its `count` actions, e.g. in Atari, or else their numbers."""
+    """Return the environment's names for its `count` actions, as in Atari, or else their numbers."""
     with closing(make_single(env)) as one:
         meanings = getattr(one.unwrapped, "get_action_meanings", list)
         names = [str(name) for name in meanings()]
@@ -18,11 +18,11 @@ def action_names(env: EnvConfig, count: int) -> list[str]:
 
 
 def key_map(names: list[str]) -> dict[str, int]:
-    """Return the action for each combination of pressed keys (arrows and space, or digits). "" means no key.
+    """Map each combination of pressed keys (arrows and space, or digits) to an action. "" means no key.
 
-    With Atari's names, every combination has an action, ignoring keys that the game does not support. In a
-    game with only right and left, such as Pong, up and down also select them. Without a no-op action, digits
-    select the first ten actions.
+    With Atari's names, every combination selects an action, and keys that the game does not support are
+    ignored. In a game with only right and left, such as Pong, up and down also select these. Without a no-op
+    action, digits select the first ten actions.
 
     >>> key_map(["NOOP", "FIRE", "UP", "UPFIRE"])["up+left+fire"]
     3

@@ -1,4 +1,4 @@
-"""Web server of `reverie-play`. The page requests each step, so the server is idle without a viewer."""
+"""The web server of `reverie-play`. The page requests each step, so the server is idle without a viewer."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ _HEARTBEAT_SECONDS = 20.0
 _CLOSE_SECONDS = 1.0
 _GIF_HEIGHT_PIXELS = 256
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# A tunnel may have another port.
+# An SSH tunnel may use another port.
 _LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.ASCII | re.IGNORECASE)
 
 Result = TypeVar("Result")
@@ -37,16 +37,16 @@ Message = dict[str, Any]
 
 
 class PlayServer:
-    """Connect a session to one web page. A newer page takes over.
+    """Connect a session to one web page at a time. A newer page takes over.
 
-    Every message is answered by a frame or `{"error": ...}`, one at a time, by a separate thread.
+    Every message is answered with a frame or `{"error": ...}`. A separate thread handles one at a time.
 
     Args:
-        session: The session, already restarted.
-        facts: Information about run and environment for the page, including `actions` and `keys`.
+        session: The session, on which `restart` has already been called.
+        facts: Information about the run and the environment for the page, including `actions` and `keys`.
 
     Attributes:
-        token: Secret that every request must include as `?token=`; empty if only this machine has access.
+        token: Secret that every request must include as `?token=`, or empty if only this machine has access.
     """
 
     def __init__(self, session: DreamSession, facts: Message) -> None:
@@ -58,7 +58,7 @@ class PlayServer:
         self._viewer: web.WebSocketResponse | None = None
 
     async def serve(self, host: str, port: int, announce: Callable[[int], None]) -> None:
-        """Serve pages until cancelled, and call `announce` with the open port. Port 0 chooses a free one.
+        """Serve pages until cancelled, and call `announce` with the open port. Port 0 selects a free one.
 
         Listening beyond the loopback interface sets `token`.
 
@@ -92,7 +92,7 @@ class PlayServer:
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Require either the token or a loopback host name.
 
-        Otherwise DNS rebinding would give a foreign page the same origin as this server.
+        Otherwise DNS rebinding could give a foreign page the same origin as this server.
         """
         if self.token:
             given = request.query.get("token", "").encode(errors="replace")
@@ -125,7 +125,7 @@ class PlayServer:
             await before.close()
         try:
             facts = self._facts | {"fps": FPS, "horizon": self._session.horizon}
-            # The page may disconnect while it is being answered.
+            # The page may disconnect before it receives the answer.
             with contextlib.suppress(ConnectionError):
                 await socket.send_json(facts | {"longest_dream": LONGEST_DREAM, "seeds": SEEDS})
                 await socket.send_json(await self._answer('{"do": "dream"}'))
@@ -138,14 +138,14 @@ class PlayServer:
         return socket
 
     async def _answer(self, text: str) -> Message:
-        """Return a frame, or an error of the message or the environment."""
+        """Return a frame, or an error that the message or the environment caused."""
         try:
             return _as_message(await self._run(self._request(text)))
         except (UserError, EnvironmentCrashed) as error:
             return {"error": str(error).partition("\n")[0]}
 
     def _request(self, text: str) -> Callable[[], Frame]:
-        """Return the session's method for a message.
+        """Return the session's method that a message requests.
 
         Raises:
             UserError: If the request is unknown or invalid.
@@ -198,9 +198,9 @@ class PlayServer:
 
 
 def _require_own_page(request: web.Request) -> None:
-    """Reject pages of other sites by headers that pages cannot forge.
+    """Reject pages from other sites, using headers that pages cannot forge.
 
-    A download from the same origin has no Origin header, only Referer or Sec-Fetch-Site.
+    A download from the same origin does not have an Origin header, only Referer or Sec-Fetch-Site.
     """
     sender = request.headers.get("Origin") or request.headers.get("Referer", "")
     is_own = sender.split("/")[2:3] == [request.host]
@@ -209,7 +209,7 @@ def _require_own_page(request: web.Request) -> None:
 
 
 def _is_in(number: int, low: int, high: int) -> bool:
-    # `True` is an int, too.
+    # `True` is also an int.
     return low <= number <= high and not isinstance(number, bool)
 
 

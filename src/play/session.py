@@ -1,4 +1,4 @@
-"""A game and the model's dream of it, step by step, independent of the web page."""
+"""A game and the model's dream of it, step by step. This module does not depend on the web page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Pictures and numbers to show after a step."""
+    """The pictures and numbers to show after a step."""
 
     pictures: NDArray[np.uint8]
     """(H, 3 W, 3): the game, the dream and the absolute difference."""
@@ -46,19 +46,19 @@ class Frame:
     """Whether the game's episode ends here. The next step starts another episode."""
 
     reward: Pair
-    """Reward of the game, and prediction of the reward head in the dream."""
+    """The game's reward, and the reward head's prediction in the dream."""
 
     score: Pair
-    """Sums of both rewards since the dream started."""
+    """Sum of each reward since the dream started."""
 
     value: Pair
-    """Discounted future rewards estimated by the critic."""
+    """The critic's estimate of discounted future rewards."""
 
     continuation: Pair
-    """Probability that the episode continues, predicted by the model for the game and for the dream."""
+    """The model's predicted probability that the episode continues, for the game and for the dream."""
 
     surprise: float
-    """KL divergence, in nats, between the model's posterior and its prior for the game's frame."""
+    """KL divergence in nats between the model's posterior and its prior for the game's frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class _Moment:
 
 
 class DreamSession:
-    """One game, and the world model's dream of it under the same actions.
+    """A game, and the world model's dream of it under the same actions.
 
-    The model observes each frame of the game, but the dream uses only the frame from which it started. It
-    restarts after `horizon` steps. Call `restart` first.
+    The model observes every frame of the game, but the dream sees only the frame from which it started. The
+    dream restarts after `horizon` steps. Call `restart` first.
 
-    Memory: the last `KEPT_FRAMES` pictures, allocated here, and two copies of the open episode's actions, one
-    in the environment and one from the start of the dream.
+    A session keeps the last `KEPT_FRAMES` pictures, which are allocated once, and two copies of the open
+    episode's actions: one in the environment and one from the start of the dream.
     """
 
     def __init__(self, workflow: DreamerWorkflow, env: EnvConfig, image: str, horizon: int) -> None:
@@ -116,9 +116,9 @@ class DreamSession:
         return self._dream_of_start()
 
     def back(self) -> Frame:
-        """Reset game and dream to the start of the dream. The same actions then reproduce the same game.
+        """Reset the game and the dream to the dream's start. The same actions then reproduce the same game.
 
-        Cost: the environment replays the episode from its beginning.
+        The environment replays the episode from its beginning, so this takes longer in long episodes.
 
         Raises:
             UserError: If the environment is not deterministic. The episode then ends.
@@ -138,7 +138,7 @@ class DreamSession:
 
     @torch.no_grad()
     def step(self, action: int | None) -> Frame:
-        """Act in game and dream. None lets the agent choose an action from the game's state.
+        """Act in the game and in the dream. With `None`, the agent chooses the action from the game's state.
 
         Raises:
             EnvironmentCrashed: If the environment fails too often.
@@ -159,7 +159,7 @@ class DreamSession:
         return self._kept[np.arange(first, self._kept_count) % KEPT_FRAMES]
 
     def close(self) -> None:
-        """Release the environment. Repeated calls are safe."""
+        """Release the environment. Repeated calls have no effect."""
         if self._environment is not None:
             self._environment.close()
 
@@ -175,14 +175,14 @@ class DreamSession:
         return actor(state.feature).sample(noise)
 
     def _advance(self, action: Tensor) -> None:
-        """Act (1, A) in the game and let the model observe the result."""
+        """Execute an action (1, A) in the game, and let the model observe the result."""
         arrival = self._running.step(action.cpu().numpy())
         steps = 0 if arrival.is_first[0] else self._now.step + 1
         self._now = self._believe(arrival, action, self._now.state, steps)
 
     @torch.no_grad()
     def _believe(self, arrival: TimeStep, action: Tensor, before: LatentState, steps: int) -> _Moment:
-        """Return the model's state and surprise after an arrival."""
+        """Return the model's state and surprise after it observes an arrival."""
         world_model, device = self._workflow.world_model, self._workflow.device
         rssm = world_model.rssm
         seen = {k: torch.from_numpy(v).to(device).unsqueeze(1) for k, v in arrival.observation.items()}
@@ -215,7 +215,7 @@ class DreamSession:
         pictures = self._pictures()
         self._kept[self._kept_count % KEPT_FRAMES] = pictures
         self._kept_count += 1
-        # The target of the continuation head includes the discount. It is divided out here.
+        # The continuation head's target includes the discount, so divide by it here.
         return Frame(
             pictures=pictures,
             action=action,
@@ -258,7 +258,7 @@ def _pair(numbers: Tensor) -> Pair:
 
 
 def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, str]:
-    """Check that an agent can be played. Return it and the key of its image observation.
+    """Check that an agent can be played. Return it as a workflow, with the key of its image observation.
 
     `asked` is the user's input that selected the agent.
 
