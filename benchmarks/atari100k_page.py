@@ -39,10 +39,10 @@ AGENTS = {
     "easimulus": "EASimulus",
     OURS: "Reverie",
 }
-"""Compared agents in the order of their columns. All but the last one are columns of the baselines."""
+"""Compared agents, in the order of their columns. All but the last one come from the baselines."""
 
 REASONS: dict[str, str] = {}
-"""Known reason of a lower score than DreamerV3 (Nature) by game, written by hand."""
+"""Known reasons for a lower score than DreamerV3 (Nature), by game. Written by hand."""
 
 STATISTICS = {"Mean": np.mean, "Median": np.median, "IQM": interquartile_mean}
 PANELS_PER_ROW = 4
@@ -63,13 +63,13 @@ class Result:
 
     standard_error: float | None
     summary: Mapping[str, Any]
-    """Content of `run.json`."""
+    """Contents of `run.json`."""
 
     run: Run
 
     @property
     def training(self) -> Mapping[str, Any]:
-        """Facts about the machine of the last training session."""
+        """Facts about the last training session and its machine."""
         return [session for session in self.summary["sessions"] if session["what"] == "training"][-1]
 
 
@@ -93,7 +93,7 @@ def read_baselines() -> dict[str, dict[str, float]]:
 
 
 def with_ours(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Return the scores of all agents for the games with raw data. A failed run has the score of random."""
+    """Return all agents' scores for the games with raw data. A failed run gets the random agent's score."""
     found = {}
     for game, row in read_baselines().items():
         scores = [row[RANDOM] if each.score is None else each.score for each in of_game(results, game)]
@@ -108,7 +108,7 @@ def of_game(results: Iterable[Result], game: str) -> list[Result]:
 
 
 def normalized(scores: Scores, agent: str) -> NDArray[np.float64]:
-    """Return an agent's human-normalized score in each game: 0 is random, 1 is human."""
+    """Return an agent's human-normalized score in each game. 0 is random and 1 is human."""
     rows = [(row[agent], row[RANDOM], row[HUMAN]) for row in scores.values()]
     score, random, human = np.array(rows).T
     return (score - random) / (human - random)
@@ -130,7 +130,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def games_table(results: Sequence[Result], scores: Scores) -> str:
-    """Return a row of scores for each game."""
+    """Return a table with a row of scores for each game."""
     rows = []
     for game, row in scores.items():
         own = of_game(results, game)
@@ -142,7 +142,7 @@ def games_table(results: Sequence[Result], scores: Scores) -> str:
 
 
 def aggregates_table(scores: Scores) -> str:
-    """Return the human-normalized aggregates of each agent over these games."""
+    """Return a table of each agent's human-normalized aggregates over these games."""
     columns = {agent: normalized(scores, agent) for agent in AGENTS}
     rows = []
     for name, statistic in STATISTICS.items():
@@ -156,7 +156,7 @@ def aggregates_table(scores: Scores) -> str:
 
 
 def runs_table(results: Sequence[Result]) -> str:
-    """Return a row for each run with its score, cost and command."""
+    """Return a table with each run's score, cost and command."""
     rows = []
     for each in results:
         score = f"failed with exit code {each.summary['exit_code']}"
@@ -173,7 +173,7 @@ def runs_table(results: Sequence[Result]) -> str:
 
 
 def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> str:
-    """Return the games with lower scores, failures, the number of games and the cost."""
+    """Return a paragraph on the number of games, games with lower scores, failed runs and the cost."""
     lost = [game for game, row in scores.items() if row[OURS] < row[NATURE]]
     texts = [
         f"{title(game)} ({number(scores[game][OURS])}, {AGENT} {number(scores[game][NATURE])}"
@@ -203,7 +203,7 @@ def wrapped(text: str, width: int = 110) -> str:
 
 
 def page(results: Sequence[Result]) -> str:
-    """Return the page. It has tables and a figure if at least one run has raw data."""
+    """Return the page. It includes tables and a figure if at least one run has raw data."""
     listed, scores = read_rows(LIST), with_ours(results)
     games = len(read_baselines())
     summary = "The runs are under way, and none is complete yet. This page shows each game with raw data."
@@ -296,7 +296,7 @@ SOURCES = """\
 
 
 def curve_of(run: Run) -> NDArray[np.float64]:
-    """Return frames and mean return of the last episodes after each episode, (n, 2)."""
+    """Return the frames and the mean return of the last episodes after each episode, (n, 2)."""
     repeat = run.settings["env.action_repeat"]
     last, means = LastEpisodes(repeat * run.settings["env.num_envs"]), []
     steps, returns = run.logged["episode/return"]

@@ -1,7 +1,7 @@
 """Measure memory and speed of compressed replay: bytes per step, adding and sampling, for several games.
 
-Run it with `python scripts/compression.py out=<file>`. Each row also contains the uncompressed buffer and a
-gather of as many frames from memory, measured in the same process with one thread.
+Run it with `python scripts/compression.py out=<file>`. Each row also includes the uncompressed buffer, and
+gathering the same number of frames from memory, both measured in the same process with one thread.
 """
 
 import json
@@ -68,19 +68,21 @@ class Settings:
     """JSON file for all rows."""
 
     steps: int = 3000
-    """Steps per environment, with two environments. The steps are added repeatedly."""
+    """Number of steps in each of two environments. These steps are added repeatedly."""
 
     records: int = 40_000
-    """Records in each buffer."""
+    """Number of records in each buffer."""
 
     deep: int = 0
-    """Steps of new Pong play for a replay of ten million, or 0 to measure the environments instead."""
+    """Steps of new Pong play to add to a replay for ten million steps, or 0 to measure the environments
+    instead."""
 
     weights: str = "src/pretrained/pong/weights.safetensors"
-    """Weights of an agent of experiment=dreamer_ataripong. Its play is also measured."""
+    """Weights of an agent trained with experiment=dreamer_ataripong, whose play is also measured."""
 
     torchrl: str | None = None
-    """Interpreter with torchrl, to measure its compressed storage on the same play, or null to skip it."""
+    """Python interpreter with torchrl, to measure its compressed storage on the same play, or null to skip
+    it."""
 
     def __post_init__(self) -> None:
         if not self.out:
@@ -92,7 +94,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """Recorded steps, and the action that follows each record."""
+    """Recorded steps and the action that follows each record."""
 
     env: EnvSpec
     steps: list[TimeStep]
@@ -100,7 +102,7 @@ class Play:
 
 
 def play(config: EnvConfig, steps: int, policy_of: PolicyOf) -> Play:
-    """Return the observations of two environments with the actions of a policy."""
+    """Play a policy in two environments. Return the observations and actions."""
     environment = make_environment(config, 0)
     try:
         spec, step, seen, actions = environment.spec, environment.reset(), [], []
@@ -129,7 +131,7 @@ def random_policy(spec: EnvSpec, hold: int) -> Act:
 
 
 def trained_policy(spec: EnvSpec, weights: str) -> Act:
-    """Return a policy that samples the actions of an agent of experiment=dreamer_ataripong."""
+    """Return a policy that samples actions from an agent trained with experiment=dreamer_ataripong."""
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     workflow = build_workflow(typed(job, DreamerTrainConfig), spec)
     load_weights(weights, networks_of(workflow))
@@ -165,7 +167,7 @@ def _rendered_cheetah(**_: object) -> gymnasium.Env:
 
 
 def buffer_of(env: EnvSpec, records: int, **settings: object) -> EpisodeReplayBuffer:
-    """Return a buffer for two environments with size1m."""
+    """Return a buffer for two environments and size1m."""
     config = ReplayConfig(capacity=records, memory_budget_gib=2.0, **settings)  # pyright: ignore[reportArgumentType]
     spec = ReplaySpec(config, env.observation, env.action, ENVS, LENGTH + 1, LATENT)
     return EpisodeReplayBuffer(spec, generator=np.random.default_rng(0))
@@ -193,7 +195,7 @@ def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
-    """Return the median milliseconds of a call."""
+    """Return the median time of a call in milliseconds."""
     found = []
     for _ in range(rounds):
         begin = time.perf_counter()
@@ -234,7 +236,7 @@ def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[st
     row["gather_limit_ms"] = milliseconds(move)
     row["plain_sample_ms"] = milliseconds(lambda: plain.sample(WINDOWS, out=kept["plain"]))
     row["compressed_sample_ms"] = milliseconds(lambda: coded.sample(WINDOWS, out=kept["compressed"]))
-    # This measures the time that a prefetch thread would hide behind an update.
+    # This measures how much time a prefetch thread would hide behind an update.
     with ThreadPoolExecutor(1) as ahead:
         busy = torch.randn(600, 600)
 
@@ -261,7 +263,7 @@ def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[st
 
 
 def torchrl_storage(python: str, played: Play, rounds: int) -> dict[str, object]:
-    """Return bytes and times of torchrl's compressed storage for the first environment's frames."""
+    """Return the bytes and times of torchrl's compressed storage for the first environment's frames."""
     with TemporaryDirectory() as folder:
         frames = Path(folder) / "frames.npy"
         np.save(frames, np.stack([step.observation["image"][0] for step in played.steps]))

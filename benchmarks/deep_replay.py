@@ -20,7 +20,7 @@ _TOLERANCE_BYTES = 1e6
 
 
 def fill_deep(steps: int) -> Iterator[dict[str, object]]:
-    """Add random play of eight emulators. Yield memory and times at 96 moments, then the verdict."""
+    """Add random play from eight emulators. Yield memory and times at 96 moments, then the verdict."""
     environment, chance = make_environment(EnvConfig(game="pong", num_envs=ENVS), 0), np.random.default_rng(0)
     spec = environment.spec
     config = ReplayConfig(
@@ -56,7 +56,7 @@ def fill_deep(steps: int) -> Iterator[dict[str, object]]:
 
 
 def chi_square(replay: EpisodeReplayBuffer) -> float:
-    """Return the chi-square statistic of window starts over twenty equal parts of each stream."""
+    """Return the chi-square statistic for window starts over twenty equal parts of each stream."""
     counts = np.zeros(_BINS)
     for _ in range(_DRAWN // 100):
         positions = replay.sample(100).positions

@@ -1,7 +1,7 @@
 """Run GPU tests and time updates within one short lease of a GPU. `h100.sh` starts it and explains its usage.
 
-All processes compile simultaneously while the GPU tests run. Afterwards the device is quiet, and the updates
-of Reverie and of the author's code take turns, size by size. Finally, each process traces one update.
+All processes compile simultaneously while the GPU tests run. Once the device is quiet, updates of Reverie and
+of the author's code are timed in turn, size by size. Finally, each process traces one update.
 """
 
 import argparse
@@ -37,14 +37,14 @@ TESTS = (
     "tests/workflows/test_precision.py",
     "tests/workflows/test_ranks.py",
 )
-"""Files with GPU tests that run the scan of models/scan.py."""
+"""Files with GPU tests that run the scan in models/scan.py."""
 
 SHOWN_KERNELS = 15
 
 
 @dataclass
 class Row:
-    """Update times of one size of one implementation."""
+    """Update times of one implementation at one size."""
 
     size: str
     name: str
@@ -52,7 +52,7 @@ class Row:
     ready: Future[ProcessVariant]
     start: float = field(default_factory=time.monotonic)
     ready_s: float | None = None
-    """Seconds of imports, compilation and warm-up."""
+    """Seconds spent on imports, compilation and warm-up."""
 
     blocks: list[Block] = field(default_factory=list)
     error: str = "not ready in time"
@@ -71,13 +71,13 @@ class Row:
 
     @property
     def kernels(self) -> int | None:
-        """Number of kernels of an update, or `None` before the trace."""
+        """Number of kernels in an update, or `None` before the trace."""
         path = self.trace / "kernels.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     @property
     def calls(self) -> list[float]:
-        """Milliseconds of each call of the undisturbed blocks."""
+        """Milliseconds of each call in the undisturbed blocks."""
         return [1e3 * seconds for block in counted(self.blocks) for seconds in block.seconds]
 
     def line(self) -> str:
@@ -127,7 +127,7 @@ def main() -> None:
         for row in rows:
             row.is_late = row.variant is None
             if row.variant is not None:
-                # The process traces an update when its input ends.
+                # The process traces an update once its input ends.
                 row.variant.close()
         # Processes that were not ready in time would keep the pool waiting.
         for child in psutil.Process().children(recursive=True):
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def started(asked: argparse.Namespace, pool: ThreadPoolExecutor, out: Path) -> list[Row]:
-    """Start a process for each size of each implementation, all simultaneously."""
+    """Start all processes simultaneously, one for each size of each implementation."""
     device, mode, precision = ("cpu", "none", "float32") if asked.quick else ("cuda", "inductor", "bfloat16")
     bench = Bench(
         BenchConfig(quick=asked.quick), [f"device={device}", f"compile={mode}", f"precision={precision}"]
@@ -171,7 +171,7 @@ def started(asked: argparse.Namespace, pool: ThreadPoolExecutor, out: Path) -> l
 
 
 def run_tests(out: Path, seconds: float, workers: int) -> str:
-    """Run the GPU tests into `gpu_tests.log`, and return the last line."""
+    """Run the GPU tests with their output in `gpu_tests.log`, and return its last line."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", str(workers), "-p", "no:cacheprovider"]
     with (out / "gpu_tests.log").open("w") as log:
         try:
@@ -182,7 +182,7 @@ def run_tests(out: Path, seconds: float, workers: int) -> str:
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """Time the implementations of one size in turns, if they are ready."""
+    """Time the implementations in turn, size by size, if they are ready."""
     running = {row.name: row for row in rows if row.variant is not None}
     variants = [row.variant for row in running.values() if row.variant is not None]
     try:
@@ -208,7 +208,7 @@ def write(out: Path, rows: list[Row], quick: bool) -> None:
 
 
 def print_results(out: Path, rows: list[Row], tests: str) -> None:
-    """Print tests, times, kernels and the longest kernels, and keep a file with all kernels of size12m."""
+    """Print tests, times, kernel counts and longest kernels, and save all kernels of size12m to a file."""
     print(f"\n{tests}")
     print(*(row.line() for row in rows), sep="\n")
     kernels = out / "traces" / f"{PROFILED}_{OURS}" / "kernels.tsv"

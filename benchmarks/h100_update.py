@@ -1,7 +1,7 @@
-"""Serve Reverie's update of 16 x 64 as a process, so that several sizes can compile in parallel.
+"""Serve Reverie's update on batches of 16 x 64 as a process, so that several sizes can compile in parallel.
 
-It compiles before it is ready. After the last block it traces one more update into the folder that the option
-`trace` sets. `kernels.tsv` lists the kernels by name, and `kernels.json` contains their number.
+The process compiles before it is ready. After the last block it traces one more update into the folder that
+the option `trace` sets. `kernels.tsv` lists the kernels by name, and `kernels.json` contains their number.
 """
 
 import json
@@ -27,11 +27,11 @@ from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.seeding import seed_global
 
 _WARM_UP = 6
-"""Updates before the first block. The fourth one captures a graph."""
+"""Number of updates before the first block. The fourth one captures a graph."""
 
 
 class EventServer(Server):
-    """Times calls by events of the device, like the suite."""
+    """Times calls with device events, as the suite does."""
 
     def block(self, call: Callable[[], Any], seconds: float) -> list[float]:
         """Call a function for the given seconds, at least once, and return the seconds of each call."""
@@ -39,14 +39,14 @@ class EventServer(Server):
 
 
 class Warnings(logging.Handler):
-    """Keeps warnings. One of them may report a part that was not compiled or captured."""
+    """Keeps warnings, which may report that a part was not compiled or captured."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the message."""
+        """Keep the message of a record."""
         self.lines.append(record.getMessage())
 
 

@@ -1,13 +1,13 @@
 """Build the bands of the author's learning curves: python -m benchmarks.published_curves <clone>.
 
-The argument is a clone of https://github.com/danijar/dreamerv3. Its score files at one commit, checked by
+The argument is a clone of https://github.com/danijar/dreamerv3. Its score files at one commit, verified by
 their hashes, become `src/orchestration/on_track/published.json.gz`: the lowest, mean and highest return over
-the seeds of each task, with a grid of environment steps (frames). Repeated builds give the same bytes.
+the seeds of each task, on a grid of environment steps (frames). Repeated builds produce the same bytes.
 
-Atari-100k and DMC vision: the files contain the return of each training episode. The return of a seed is the
-mean of its last 16 episodes, at the mean of their middles, like the return of a run that is compared with it.
-DMC proprio: the files contain means per 10,000 frames, which are used as they are. Between two means, a line
-connects them. Before the first and after the last one, the return is constant.
+Atari-100k and DMC vision: the files contain the return of each training episode. A seed's return is the mean
+over its last 16 episodes, at the mean of their midpoints, as for the run that is compared with it.
+DMC proprio: the files contain means per 10,000 frames, which are used unchanged. The return is interpolated
+linearly between two means, and is constant before the first and after the last one.
 
 There are no files for Crafter.
 """
@@ -44,13 +44,13 @@ class ScoreFile:
     path: str
     sha256: str
     prefix: str
-    """What precedes a task's name."""
+    """Prefix of a task's name."""
 
     grid: NDArray[np.int64]
-    """Frames of the points of the bands, from 0 in equal steps."""
+    """Frames at which the bands have points, from 0 in equal steps."""
 
     num_envs: int | None
-    """Environments, one episode after the other in each, or `None` if the file contains means."""
+    """Number of environments, each with one episode after another, or `None` if the file contains means."""
 
 
 SUITES = {
@@ -79,12 +79,12 @@ SUITES = {
 
 
 def seed_means(frames: Sequence[float], returns: Sequence[float], num_envs: int) -> NDArray[np.float64]:
-    """Return the mean of the last episodes after each one, (n, 2) frames of their middle and return.
+    """Return the mean over the last episodes after each episode, (n, 2): frames at midpoint, and return.
 
     Args:
         frames: Frames of all environments at the end of each episode.
         returns: Return of each episode.
-        num_envs: Environments whose episodes end in turn.
+        num_envs: Number of environments, whose episodes end in turn.
     """
     last, means = LastEpisodes(per_round=1), []
     begins = [0.0] * num_envs + list(frames)
@@ -122,7 +122,7 @@ def read_scores(clone: Path, file: ScoreFile) -> list[dict[str, Any]]:
     """Return the runs of a score file.
 
     Raises:
-        UserError: If the clone does not have the file, or another one.
+        UserError: If the clone lacks the file or contains a different one.
     """
     command = ["git", "-C", str(clone), "show", f"{COMMIT}:{file.path}"]
     shown = subprocess.run(command, capture_output=True)
@@ -135,7 +135,7 @@ def read_scores(clone: Path, file: ScoreFile) -> list[dict[str, Any]]:
 
 
 def build(clone: Path) -> bytes:
-    """Return the compressed file of all suites."""
+    """Return the contents of the compressed file with all suites."""
     suites = {
         name: {
             "agent": AGENT,

@@ -46,7 +46,7 @@ LINES = {
     "barlow_uniform": ("buffer.newest_share=0",),
     "float32": ("precision=float32",),
 }
-"""Changes to the preset by line. The seed is 1 for all lines."""
+"""Changes to the preset, by line. The seed is 1 for all lines."""
 
 _COMMON = (
     "experiment=dreamer_ataripong",
@@ -80,7 +80,7 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
                 spent = before + times.user + times.system
                 spent_file.write_text(f"{spent:.0f}")
         finally:
-            # The time is also written on interruption, because the line continues from its checkpoint.
+            # Write the time even on interruption, because the line continues from its checkpoint.
             process.send_signal(signal.SIGTERM)
             if process.wait() not in (0, RESUME_ME_EXIT_CODE, -signal.SIGTERM):
                 raise SystemExit(f"{name}: the run ended with exit code {process.returncode}")
@@ -90,7 +90,7 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
 
 
 def row_of(run: Path, probed: str) -> dict[str, Any]:
-    """Return the final results in the log and the probe of a run."""
+    """Return a run's final results from its log and probe."""
     log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     returns = [line["episode/return"] for line in log if "episode/return" in line]
     trained = [line for line in log if "train/updates" in line][-_LATEST:]
@@ -110,7 +110,7 @@ def row_of(run: Path, probed: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the lines without a result, one after another."""
+    """Run the lines that lack a result, one after another."""
     _, given, minutes_text, *names = [*sys.argv, *["", "40"][len(sys.argv) - 1 :]]
     if not given or not minutes_text.replace(".", "", 1).isdecimal() or not set(names) <= LINES.keys():
         sys.stderr.write(f"{__doc__}\nLines: {', '.join(LINES)}\n")

@@ -1,8 +1,8 @@
 """Run the jobs of a multirun as resumable tasks on a Ray cluster, each in its own process and folder.
 
-It uses plain Ray tasks instead of Ray Tune: search and schedules are not needed, and Tune also needs pandas,
-pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting it means resuming it. On
-a cluster of several machines, `sweep.out` must be a shared folder.
+It uses plain Ray tasks instead of Ray Tune, because it does not need search or schedules, and Tune also
+requires pandas, pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting it means
+resuming it. On a cluster of several machines, `sweep.out` must be a shared folder.
 """
 
 import ctypes
@@ -63,13 +63,13 @@ class SweepConfig:
     """Folder of the jobs and of `sweep.json`. Required."""
 
     address: str | None = None
-    """`auto`, or the address of an existing cluster, or null for this machine."""
+    """Address of an existing cluster, `auto` to find it, or null for this machine."""
 
     cpus: int = 1
-    """CPUs per job. The number of parallel jobs follows from it."""
+    """Number of CPUs per job, which determines the number of parallel jobs."""
 
     last: int = 20
-    """Number of last episodes in the table's mean return."""
+    """Number of last episodes that the table's mean return covers."""
 
     def __post_init__(self) -> None:
         require_range("sweep", self, "cpus", "last", ge=1)
@@ -84,7 +84,7 @@ class Job:
     """Values of the settings that differ between jobs."""
 
     exit_code: int | None = None
-    """`None` while the job is unfinished, 0 after its last step."""
+    """Exit code of the job: `None` while it is unfinished, 0 after its last step."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     """Last values of its metrics. Episode metrics are means over the last episodes."""
@@ -92,7 +92,7 @@ class Job:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a sweep. Exit with 2 on invalid arguments, and with 1 if a job is unfinished."""
+    """Run a sweep. Exit with 2 if the arguments are invalid, and with 1 if a job is unfinished."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, overrides = own_settings(SweepConfig, typed_here, "sweep", _USAGE, "sweep.")
     jobs = sweep(config, overrides)
@@ -105,7 +105,7 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     """Run all unfinished jobs, and update `sweep.json` after each.
 
     Raises:
-        UserError: If a job cannot run, or the folder contains another sweep. No job has started then.
+        UserError: If a job cannot run, or the folder contains another sweep. In this case no job is started.
     """
     if config.out is None:
         raise UserError("a sweep needs a folder for its jobs. Add sweep.out=sweeps/<name>.")
@@ -129,7 +129,7 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
 
 
 def table(jobs: list[Job]) -> Table:
-    """Return a row for each job: its settings, its exit code and its metrics."""
+    """Return a table with each job's settings, exit code and metrics."""
     keys = list(jobs[0].values)
     metrics = sorted({name for job in jobs for name in job.metrics})
     shown = Table("job", *keys, "exit", *metrics)
@@ -183,7 +183,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
                 f"sweep.cpus={config.cpus}: no machine of sweep.address={config.address} has more than "
                 f"{count_text(max(cluster.cpus), 'CPU')}. Set sweep.cpus={max(1, *cluster.cpus)}."
             )
-        # Pickled by value, because workers can import Reverie but not this file.
+        # Pickle by value, because workers can import Reverie but not this file.
         cluster.ray.cloudpickle.register_pickle_by_value(sys.modules[run_job.__module__])
         task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
         due = [job for job in jobs if job.exit_code != 0]
@@ -244,5 +244,5 @@ def last_metrics(folder: Path, last: int) -> dict[str, float]:
 
 
 def stop_with_parent() -> None:
-    """Make the system send SIGTERM, on which a run saves and exits, when the worker dies."""
+    """Make the system send SIGTERM when the worker dies, so that the run saves and exits."""
     ctypes.CDLL(None).prctl(_ON_PARENT_DEATH, signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Compare a run's choice of the number of threads with fixed numbers, on a quiet and a busy machine.
+"""Compare the number of threads that a run chooses with fixed numbers, on a quiet and a busy machine.
 
 `python -m benchmarks.threads --out docs/results/performance/threads.json` needs two idle cores for 25
-minutes. Each block chooses like a new run, and then times whole updates with each number of threads in turn.
-The result is the median over five blocks of the update time with the choice, relative to the best time.
+minutes. Each block chooses as a new run would, then times complete updates with each number of threads in
+turn. The result is the median over five blocks of the update time with the choice, relative to the best time.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def times(update: Callable[[], object], counts: list[int], seconds: float) -> dict[int, list[float]]:
-    """Return the seconds of each update by number of threads, in turn, for `seconds` per number."""
+    """Time updates with each thread count in turn, for `seconds` each. Return their seconds by count."""
     found: dict[int, list[float]] = {count: [] for count in counts}
     while sum(found[counts[0]]) < seconds or len(found[counts[0]]) < 3:
         for count in counts:

@@ -6,6 +6,6 @@ from pathlib import Path
 from reverie.commands.entry import load
 
 if __name__ == "__main__":
-    # The module is not part of the package.
+    # This module is not part of the package.
     sys.path.insert(0, str(Path(__file__).parents[1]))
     load("benchmarks.chaos")()

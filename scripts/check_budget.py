@@ -1,7 +1,7 @@
 """Compare the size of the repository with `[tool.reverie.budget]` of pyproject.toml: `check_budget.py`.
 
 Lines of code exclude docstrings, comments and blank lines, so explanations are free. A closure is the set of
-files in `src` that an import loads, in lines. The script exits with 1 if a size exceeds its budget.
+files in `src` that an import loads, measured in lines. The script exits with 1 if a size exceeds its budget.
 """
 
 import ast
@@ -31,7 +31,7 @@ Total = Callable[[Collection[float]], float]
 
 
 def code_lines(path: Path) -> int:
-    """Return the number of lines of a Python file without docstrings, comments and blank lines."""
+    """Return the number of lines in a Python file, excluding docstrings, comments and blank lines."""
     with tokenize.open(path) as file:
         tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type not in NO_CODE]
     lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
@@ -62,7 +62,7 @@ def private_accesses(path: Path) -> int:
 
 
 def closure(name: str) -> list[Path]:
-    """Return the files of `src` that are loaded by importing `name`, a module or an attribute of one."""
+    """Return the files in `src` that importing `name`, a module or an attribute of one, loads."""
     module, _, attribute = name.partition(":")
     code = f"import sys; from {module} import {attribute or '__name__'}; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -91,7 +91,7 @@ def over(what: str, sizes: Mapping[str, float], budget: float, total: Total = su
 
 
 def problems() -> Iterator[str]:
-    """Print each size and its budget, and yield a sentence for each that exceeds it."""
+    """Print each size and its budget, and yield a sentence for each size that exceeds its budget."""
     budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["reverie"]["budget"]
     source = ROOT / "src"
     files_of_source = sorted([*source.rglob("*.py"), *source.rglob("*.pyi")])
@@ -127,7 +127,7 @@ def problems() -> Iterator[str]:
 
 @exit_on_user_error()
 def main() -> None:
-    """Print all sizes. Exit with 1 if one exceeds its budget."""
+    """Print all sizes. Exit with 1 if any of them exceeds its budget."""
     FlagParser(description=__doc__).parse_args()
     if found := list(problems()):
         repair = "Reduce it, or raise the budget in a separate commit that explains why."

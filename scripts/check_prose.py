@@ -58,7 +58,7 @@ IMPERATIVE = {"Bring", "Embed", "Focus", "Bias", "Shed", "Wed", "Alias", "Canvas
 
 
 class Match(NamedTuple):
-    """One match of a pattern, with its place."""
+    """A match of a pattern and its location."""
 
     pattern: str
     file: str

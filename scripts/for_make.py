@@ -1,7 +1,7 @@
 """Run a script from a make recipe: `python scripts/for_make.py scripts/train.py experiment=dreamer_catch`.
 
-make reports every exit code except 0 as an error, also if Ctrl-C ended the run with a checkpoint. This script
-turns such an exit into 0. make receives the Ctrl-C too and stops because of it. Other exit codes are
+make reports every exit code except 0 as an error, even if Ctrl-C ended the run with a checkpoint. This script
+turns such an exit code into 0. make itself also receives the Ctrl-C and stops. Other exit codes are
 unchanged.
 
 With `--resume`, the same arguments continue the run that they started.
@@ -25,9 +25,9 @@ CONFIG_FILE = "config.yaml"
 
 
 def continued(arguments: Sequence[str]) -> list[str]:
-    """Return arguments that resume the run started by the same arguments, or start it in its own folder.
+    """Return arguments that resume the run started by the same ones, or that start it in its own folder.
 
-    The folder is `run_dir=`, or a name made of the experiment and a checksum of all other arguments. Settings
+    The folder is `run_dir=`, or is named after the experiment and a checksum of all other arguments. Settings
     that differ from the saved ones are passed on, and the run rejects those that cannot change.
     """
     if any(word.startswith(("-", "resume=", "hydra.")) for word in arguments):
@@ -44,7 +44,7 @@ def continued(arguments: Sequence[str]) -> list[str]:
 
 def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
     """Return the arguments that differ from the saved configuration."""
-    # Imported here, so that a new run does not wait for it.
+    # Import this here, so that a new run does not wait for it.
     from omegaconf import OmegaConf
 
     from reverie.config.overrides import parse
@@ -81,7 +81,7 @@ def main() -> int:
     code = child.wait()
     if interrupts and code in CALM:
         return 0
-    # Shells use the same encoding.
+    # Shells encode signals in the same way.
     return code if code >= 0 else 128 - code
 
 

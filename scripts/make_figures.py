@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def draw_tasks(target: Path) -> None:
-    """Draw a panel of learning curves for each task, and the legend in the place of a sixth."""
+    """Draw a panel of learning curves for each task, and the legend in place of a sixth panel."""
     shown = {title: sorted((RESULTS / name).glob("seed_*")) for name, title in EXPERIMENTS.items()}
     shown |= {"Pong, H100": H100_PONG, "Pong, one CPU core": CPU_PONG}
     figure, axes = plt.subplots(2, 3, figsize=(WIDTH, 4.8), layout="constrained")
@@ -112,7 +112,7 @@ def draw_tasks(target: Path) -> None:
 
 
 def draw_other_tasks(target: Path) -> None:
-    """Draw the returns of tasks with a single seed: their running mean and their spread."""
+    """Draw the returns of tasks with a single seed: the running mean and the spread."""
     figure, axes = plt.subplots(1, len(OTHER_TASKS), figsize=(WIDTH, 2.9), layout="constrained")
     for axis, (folder, title) in zip(axes, OTHER_TASKS.items(), strict=True):
         run = RESULTS / "other_tasks" / folder
@@ -141,19 +141,19 @@ def print_scores(name: str, runs: Sequence[Path]) -> None:
 
 
 def returns_of(run: Path) -> Curve:
-    """Return the agent step and the return of each episode of a run."""
+    """Return the agent step and the return of each of a run's episodes."""
     found = [(line["step"], line["episode/return"]) for line in read(run) if "episode/return" in line]
     steps, returns = np.array(found).T
     return steps, returns
 
 
 def window_of(returns: np.ndarray) -> int:
-    """Return the number of episodes in a running mean."""
+    """Return the number of episodes that a running mean covers."""
     return max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
 
 
 def smoothed(at: np.ndarray, returns: np.ndarray) -> Curve:
-    """Return the running mean. If several episodes end at one place, use the last."""
+    """Return the running mean. If several episodes end at the same place, use the last one."""
     window = window_of(returns)
     mean = np.convolve(returns, np.ones(window) / window, mode="valid")
     places, last = np.unique(at[window - 1 :][::-1], return_index=True)
@@ -161,7 +161,7 @@ def smoothed(at: np.ndarray, returns: np.ndarray) -> Curve:
 
 
 def draw_seeds(axis: Axes, seeds: Sequence[Curve], colour: str, label: str | None = None) -> None:
-    """Plot the mean over the seeds where each has values, and a band from the lowest to the highest one."""
+    """Plot the mean over the seeds where all have values, and a band from the lowest to the highest seed."""
     grid = np.linspace(max(at[0] for at, _ in seeds), min(at[-1] for at, _ in seeds), GRID_POINTS)
     rows = np.array([np.interp(grid, at, values) for at, values in seeds])
     axis.fill_between(grid, rows.min(axis=0), rows.max(axis=0), color=colour, alpha=0.2, linewidth=0)
@@ -169,14 +169,14 @@ def draw_seeds(axis: Axes, seeds: Sequence[Curve], colour: str, label: str | Non
 
 
 def thousands(axis: Axes) -> None:
-    """Label few places, those above 1,000 as 100k or 2M."""
+    """Label only a few places. Values above 1,000 become 100k or 2M."""
     short = EngFormatter(sep="")
     axis.xaxis.set_major_formatter(lambda place, _: short(place) if place >= 1e3 else f"{place:g}")
     axis.locator_params(axis="x", nbins=4)
 
 
 def draw_pong(target: Path) -> None:
-    """Plot the seeds of Pong on a CPU against each cost."""
+    """Plot the Pong seeds trained on a CPU against each cost."""
     seeds: dict[str, list[Curve]] = {}
     for run in CPU_PONG:
         steps, returns = returns_of(run)
@@ -203,7 +203,7 @@ def draw_pong(target: Path) -> None:
 
 
 def draw_strip(video: Path, target: Path) -> None:
-    """Combine frames of an open-loop video: truth, prediction and error of the first sequence."""
+    """Combine frames of an open-loop video: ground truth, prediction and error of the first sequence."""
     with av.open(str(video)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
@@ -216,7 +216,7 @@ def draw_strip(video: Path, target: Path) -> None:
 
 
 def draw_swimmer(target: Path) -> None:
-    """Draw the fitness of the best member against all agent steps: mean and range of the seeds."""
+    """Draw the best member's fitness against all agent steps: mean and range over the seeds."""
     figure, axis = plt.subplots(figsize=(WIDTH, 4.2), layout="constrained")
     for index, (name, words) in enumerate(SWIMMER.items()):
         runs = [fitness_of(run) for run in sorted((RESULTS / "population" / "swimmer").glob(f"{name}_*"))]
@@ -232,7 +232,7 @@ def draw_swimmer(target: Path) -> None:
 
 
 def fitness_of(run: Path) -> Curve:
-    """Return steps and the best member's fitness of every generation."""
+    """Return the step and the best member's fitness for every generation."""
     lines = [line for line in read(run) if "population/fitness_best" in line]
     fitness = np.array([line["population/fitness_best"] for line in lines])
     return np.array([line["step"] for line in lines]), fitness
@@ -247,7 +247,7 @@ def draw_performance(target: Path) -> None:
         for name, of_files in found.items()
         if any(of_files)
     }
-    # One panel below the other, each as high as its number of bars, so that bars are equally thick.
+    # Stack the panels, each as high as its number of bars, so that all bars are equally thick.
     heights = [1.2 + len(rows) for rows in groups.values()]
     figure, axes = plt.subplots(
         len(groups), figsize=(WIDTH, 0.27 * sum(heights)), height_ratios=heights, layout="constrained"
@@ -259,7 +259,7 @@ def draw_performance(target: Path) -> None:
 
 
 def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw medians, with ours in another colour than the peers. Their labels replace the axis."""
+    """Draw the medians, ours in a different colour from the peers. Labels replace the axis."""
     factor, unit = 1.0, rows[0]["unit"]
     if unit == "s" and max(row["median"] for row in rows) < 1:
         factor, unit = 1e3, "ms"

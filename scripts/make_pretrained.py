@@ -1,4 +1,4 @@
-"""Create the weights that ship with the package from a run, like `reverie-export` but without its page.
+"""Create the weights that ship with the package from a run, as `reverie-export` does but without its page.
 
 python scripts/make_pretrained.py run=<run> out=src/pretrained/<name> commit=<of the run> trained_on=<machine>
 """
@@ -17,7 +17,7 @@ class Settings:
     """Settings of the export, typed as key=value."""
 
     run: str
-    """Folder of the run, of which the newest checkpoint is used, or `pretrained:<name>`."""
+    """Run folder, of which the newest checkpoint is used, or `pretrained:<name>`."""
 
     out: str
     """New folder for the files."""
@@ -26,10 +26,10 @@ class Settings:
     """Number of episodes behind the score on the card."""
 
     commit: str
-    """Commit with which the run was trained."""
+    """Commit that the run was trained with."""
 
     trained_on: str
-    """Machine and time, as text."""
+    """Machine and time of training, as text."""
 
 
 @exit_on_user_error()

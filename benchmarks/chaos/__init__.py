@@ -69,7 +69,7 @@ class ChaosConfig:
     """Start the ranks with `torchrun`, and kill torchrun or one of its ranks."""
 
     longest_life: float = 10.0
-    """Maximal lifetime of a process in seconds, unless the kill waits for a write."""
+    """Maximum lifetime of a process in seconds, unless the kill waits for a write."""
 
     out: str = "chaos"
     """Folder for both runs and for chaos.json. It must not exist yet."""
@@ -86,7 +86,7 @@ class Kill:
     """The end of one process."""
 
     phase: str
-    """Event that triggered the kill: `any moment`, or a write."""
+    """Event that triggered the kill: `any moment` or a kind of write."""
 
     signal: str
     exit_code: int
@@ -97,7 +97,7 @@ class Kill:
     """Target of the kill: the `run`, `torchrun`, or a `rank` of torchrun."""
 
     seconds_to_end: float | None = None
-    """Seconds until all processes had ended. Measured only under torchrun."""
+    """Seconds until all processes had ended, measured only under torchrun."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class ChaosResult:
 
     @property
     def passed(self) -> bool:
-        """Whether all hashes of both runs are equal."""
+        """Whether the hashes of both runs all match."""
         return bool(self.unbroken) and self.unbroken == self.broken
 
     def as_json(self) -> str:
@@ -124,7 +124,7 @@ class ChaosResult:
 
 @exit_on_user_error()
 def main() -> None:
-    """Run `scripts/chaos.py`. Exit with 0 if both runs are equal, 1 if not, and 2 on invalid arguments."""
+    """Run `scripts/chaos.py`. Exit with 0 if both runs match, 1 if not, and 2 for invalid arguments."""
     settings, overrides = own_settings(ChaosConfig, sys.argv[1:], "chaos", _USAGE, _PREFIX)
     # Invalid settings of the run are rejected before any process starts.
     compose_jobs(overrides)
@@ -169,7 +169,7 @@ def chaos(
         folder: Folder of both runs, `unbroken` and `broken`.
         ranks: Number of processes that share each run.
         torchrun: Whether torchrun starts the ranks. The only signal is then SIGKILL.
-        longest_life: Maximal lifetime of a process in seconds, unless the kill waits for a write.
+        longest_life: Maximum lifetime of a process in seconds, unless the kill waits for a write.
 
     Raises:
         RuntimeError: If a process ended without being killed, or outlived torchrun.
@@ -186,7 +186,7 @@ def chaos(
         if killed is None:
             break
         result.kills.append(killed)
-        # The result is written after each kill, so that a killed chaos run keeps it.
+        # Write the result after each kill, so that it survives if the chaos run itself is killed.
         (folder / RESULT).write_text(result.as_json())
     _finish(start(_next_life(overrides, broken), broken, ranks))
     result.broken = fingerprint(broken)
@@ -194,7 +194,7 @@ def chaos(
 
 
 def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
-    """Return the arguments that continue the run: a resume if it has a configuration, as a user would."""
+    """Return the arguments that continue the run as a user would: a resume if it has a configuration."""
     if (run_dir / CONFIG_FILE).exists():
         return [f"resume={run_dir}"]
     return [*overrides, f"run_dir={run_dir}"]
@@ -203,7 +203,7 @@ def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
 def _one_life(
     overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int, longest: float
 ) -> Kill | None:
-    """Start or resume the run and kill it. Returns `None` if the run ended before the kill."""
+    """Start or resume the run and kill it. Return `None` if the run ended before the kill."""
     phase = moments.choice(["any moment", *_PHASES])
     number = signal.SIGKILL if phase in _PHASES else moments.choice(_SIGNALS)
     delay = moments.uniform(0, longest)
@@ -211,12 +211,12 @@ def _one_life(
     processes = _start(_next_life(overrides, run_dir), run_dir, ranks)
     process = moments.choice(processes) if ranks > 1 else processes[0]
     _wait_for(phase, delay, run_dir, process)
-    # While libraries are being imported, Python handles the other signals itself.
+    # While it imports libraries, Python itself still handles the other signals.
     if number != signal.SIGKILL:
         _wait(process, lambda: _printed(run_dir) > printed)
     if process.poll() is None:
         process.send_signal(number)
-    # SIGUSR1 does not end the run, so it is killed shortly afterwards.
+    # SIGUSR1 does not end the run, so kill it shortly afterwards.
     if number == signal.SIGUSR1:
         _wait(process, lambda: time.monotonic() - started > 1.5 * delay)
         process.kill()
@@ -232,7 +232,7 @@ def _one_life(
 def _one_life_of_torchrun(
     overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int, longest: float
 ) -> Kill | None:
-    """Start or resume the run, kill torchrun or one of its ranks, and wait for the end of all processes."""
+    """Start or resume the run, kill torchrun or one of its ranks, and wait until all processes have ended."""
     phase, delay = moments.choice(["any moment", *_PHASES]), moments.uniform(0, longest)
     target, index = moments.choice(["torchrun", "rank"]), moments.randrange(ranks)
     started = time.monotonic()
@@ -271,7 +271,7 @@ def _marked(run_dir: Path) -> list[str]:
 
 
 def _wait_for(phase: str, delay: float, run_dir: Path, process: "subprocess.Popen[bytes]") -> None:
-    """Wait for a write, or `delay` seconds, or the end of the process."""
+    """Wait for a write, for `delay` seconds, or until the process ends."""
     started = time.monotonic()
     if phase in _PHASES:
         before = _PHASES[phase](run_dir)
@@ -296,7 +296,7 @@ def _unfinished(run_dir: Path) -> set[str]:
 
 
 def _checkpoints(run_dir: Path) -> set[str]:
-    """Return the complete checkpoints. After a new one is written, an old one is deleted."""
+    """Return the complete checkpoints. After a new checkpoint is written, an old one is deleted."""
     return {path.name for path in (run_dir / CHECKPOINTS).glob("step_*[0-9]")}
 
 
@@ -305,7 +305,7 @@ def _replay_files(run_dir: Path) -> set[str]:
 
 
 def _log_lines(run_dir: Path) -> set[str]:
-    """Return the size of the log. It changes with each line."""
+    """Return the size of the log, which changes with each line."""
     path = run_dir / METRICS_FILE
     return {str(path.stat().st_size)} if path.exists() else set()
 
@@ -316,11 +316,11 @@ _PHASES: dict[str, Callable[[Path], set[str]]] = {
     "a replay file is being written": _replay_files,
     "a log line is being written": _log_lines,
 }
-"""Function that observes each kind of write on disk."""
+"""The function that observes each kind of write on disk."""
 
 
 def _start(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
-    """Start the processes of a run. Several start as under torchrun, but without its supervision."""
+    """Start the processes of a run. Several ranks start as under torchrun, but without its supervision."""
     environments = [dict(os.environ)]
     if ranks > 1:
         with socket.socket() as free:
@@ -339,7 +339,7 @@ def _start(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subproc
 
 
 def _start_torchrun(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
-    """Start a run like a user. Its processes have the run's folder in their environment."""
+    """Start a run as a user would. Its processes have the run's folder in their environment."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command = [*torchrun, f"--nproc-per-node={ranks}", *_TRAIN, *arguments]
     with _log_of(run_dir).open("ab") as log:
@@ -348,31 +348,31 @@ def _start_torchrun(arguments: Sequence[str], run_dir: Path, ranks: int) -> "lis
 
 
 def _heed_ctrl_c() -> None:
-    """Restore SIGINT. A shell ignores it in background jobs, and the run would inherit that."""
+    """Restore SIGINT handling. A shell ignores SIGINT in background jobs, and the run would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Return the file beside the run that captures the output of its processes."""
+    """Return the file next to the run that captures the output of its processes."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     return run_dir.with_name(f"{run_dir.name}.log")
 
 
 def _printed(run_dir: Path) -> int:
-    """Return the size of the processes' output. A run handles signals from its first line on."""
+    """Return the size of the processes' output. A run handles signals once it has printed its first line."""
     log = _log_of(run_dir)
     return log.stat().st_size if log.exists() else 0
 
 
 def _wait(process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> None:
-    """Wait for an event or for the end of the process."""
+    """Wait for an event or until the process ends."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while process.poll() is None and not has_come() and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
 
 
 def _finish(processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Wait for the end of a run that is not killed.
+    """Wait until a run that is not killed ends.
 
     Raises:
         RuntimeError: If its exit code is not 0.

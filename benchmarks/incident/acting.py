@@ -16,13 +16,13 @@ from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching
 
 WARM_UP_STEPS = 20
-"""Environment steps before the first reading, because first steps allocate memory that stays."""
+"""Environment steps before the first reading, because the first steps allocate memory permanently."""
 
 _STATE = "workflow.world_model.rssm._state"
 
 
 class Actor:
-    """Acts and records, like the loop of a run between its updates."""
+    """Acts and records, as a run's loop does between updates."""
 
     def __init__(self, parts: DreamerParts) -> None:
         self.parts = parts
@@ -45,7 +45,7 @@ class Reading:
     """Steps since the first reading, summed over environments."""
 
     held_bytes: int
-    """Bytes in use in addition to the first reading."""
+    """Bytes in use beyond the first reading."""
 
     nodes: int
     """Autograd nodes kept alive by the workflow."""
@@ -59,7 +59,7 @@ class ActingRow:
     detached: Detached
     num_envs: int
     readings: tuple[Reading, ...]
-    """At the start, half-way, and at the end."""
+    """Readings at the start, halfway and at the end."""
 
     holders: tuple[str, ...]
     """Paths of the tensors that retain a graph at the end."""
@@ -79,7 +79,7 @@ class ActingRow:
 
     @property
     def state_has_graph(self) -> bool:
-        """Whether `rssm._state` has a graph after the step."""
+        """Whether `rssm._state` has a graph after a step."""
         return any(path.startswith(_STATE) for path in self.holders)
 
     def as_dict(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
     workflow, actor = parts.workflow, Actor(parts)
     roots = {"workflow": workflow}
     actor.act(WARM_UP_STEPS)
-    # This search comes before the bytes are read, because the first search in a process fills its caches.
+    # Search before reading the bytes, because the first search in a process fills caches.
     found = find_graph_holders(roots)
     first_bytes = settled_bytes(workflow.device)
     readings = [Reading(0, 0, num_nodes(found))]

@@ -36,7 +36,7 @@ Measure the claims of the incident reports: python -m benchmarks.incident [exper
 """
 REENACTMENT_JSON = "reenactment.json"
 _LEAST_STEPS = 10
-# The width of a table outside a terminal.
+# Width in characters of a table that is not printed on a terminal.
 _WIDTH = 150
 
 
@@ -96,7 +96,7 @@ class Reenactment:
                 self.config.training,
                 "sequence_length",
                 None,
-                # A population has no acting table.
+                # A population does not have an acting table.
             ),
             "acting": [row.as_dict() for row in self.acting],
             "stored_losses": [asdict(row) for row in self.losses],
@@ -144,7 +144,7 @@ class Reenactment:
 def main(arguments: list[str] | None = None) -> None:
     """Measure the requested configuration, print the tables, and save them if `incident.out` is set.
 
-    One environment acts unless `env.num_envs` is set. The command needs about a minute on a CPU.
+    One environment acts unless `env.num_envs` is set. The command takes about a minute on a CPU.
 
     Raises:
         SystemExit: With code 2 after a `UserError`.
@@ -174,7 +174,7 @@ def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
         losses = stored_losses_of_agents(config, environment_spec(config, recipe_of(config)))
         return Reenactment(command, config, [], losses, [])
     assert isinstance(config, DreamerTrainConfig)
-    # Objects that exist now are excluded, so that the hundred later collections are short.
+    # Exclude the objects that exist now, so that the hundred collections that follow are short.
     gc.freeze()
     acting = acting_rows(config, steps)
     with TemporaryDirectory() as folder:

@@ -48,7 +48,7 @@ class KeptArray:
 
 
 def held_by(parts: DreamerParts, batch_size: int) -> tuple[list[KeptArray], list[StoredLoss]]:
-    """Act until replay has a batch, and measure the memory retained by kept frames and losses."""
+    """Act until the replay contains a batch, and measure the memory retained by kept frames and losses."""
     actor = Actor(parts)
     frames = _episode_frames(actor)
     while not parts.replay.can_sample:
@@ -59,7 +59,7 @@ def held_by(parts: DreamerParts, batch_size: int) -> tuple[list[KeptArray], list
 def stored_losses(parts: DreamerParts, batch_size: int) -> list[StoredLoss]:
     """Measure the memory retained by the total loss of one update, for each way to store it.
 
-    The replay must contain a batch. Parameters are not changed. Their gradients stay, like in a run, and do
+    The replay must contain a batch. Parameters are not changed. Their gradients remain, as in a run, and do
     not count.
     """
     workflow = parts.workflow
@@ -77,8 +77,8 @@ def stored_losses(parts: DreamerParts, batch_size: int) -> list[StoredLoss]:
 def stored_losses_of_agents(config: PopulationTrainConfig, spec: EnvSpec) -> list[StoredLoss]:
     """Measure the memory retained by the losses of one agent of a population, for each way to store them.
 
-    One agent and one batch are used, like in the trainer of the incident report. In a population of this
-    project, all members share a loss.
+    One agent and one batch are used, as in the incident report's trainer. In this project's populations, all
+    members share a loss.
     """
     device = torch.device(config.device.value)
     members, td3 = Members(Sizes.of(spec, config.td3), 1, device), TD3(config.td3)
@@ -106,7 +106,7 @@ def _stored_in_all_ways(owner: DreamerWorkflow | Members, new_loss: Callable[[],
 
 
 def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
-    """Measure the memory retained by parts of an episode, where the episode is an array of these frames."""
+    """Measure the memory retained by parts of an episode, given as an array of frames."""
     frame, stacked = frames[:1].nbytes, frames[:_STACKED_FRAMES].nbytes
     one = "torch.from_numpy of one frame"
 

@@ -1,4 +1,4 @@
-"""The author's DreamerV3 for Pong from the user's checkout of danijar/dreamerv3, built by its `make_agent`.
+"""The author's DreamerV3 for Pong, built by `make_agent` from the user's checkout of danijar/dreamerv3.
 
 One patch applies: `jax.jit` accepts optional arguments by position. Newer versions of JAX refuse them.
 """
@@ -28,8 +28,8 @@ class JAXServer(BlockServer):
 
     def __init__(self) -> None:
         super().__init__()
-        # XLA reads the size of its thread pool when JAX computes for the first time. A flag in XLA_FLAGS
-        # would be lost, because the checkout overwrites that variable.
+        # XLA reads the size of its thread pool when JAX first computes. A flag in XLA_FLAGS would be lost,
+        # because the checkout overwrites that variable.
         if self.device == "cpu":
             os.environ["NPROC"] = str(self.options["threads"])
 
@@ -41,7 +41,7 @@ class JAXServer(BlockServer):
 
 
 class PongSpaces:
-    """Environment for `make_agent`. It only reads the spaces and closes it."""
+    """Environment for `make_agent`, which only reads the spaces and closes it."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), elements.Space(bool))
@@ -70,12 +70,12 @@ def compose(options: dict[str, Any]) -> elements.Config:
             "jax.prealloc": False,
         }
     )
-    # Its file lacks these keys. By default it also compiles its report, and traces updates 100 to 120.
+    # The file lacks these keys. By default, the code also compiles its report and traces updates 100 to 120.
     return elements.Config({**config, "jax": {**config.jax, "precompile": False, "profiler": False}})
 
 
 def build(options: dict[str, Any], config: elements.Config) -> Any:
-    """Return the agent. Its checkout is importable afterwards."""
+    """Return the agent. The checkout is importable afterwards."""
     sys.path.insert(0, options["checkout"])
     from dreamerv3 import main
 
@@ -108,6 +108,6 @@ def batch_on_device(agent: Any, config: elements.Config) -> dict[str, Any]:
 
 
 def num_parameters(agent: Any) -> int:
-    """Return the number of trained parameters, without optimizer state, slow critic and normalizers."""
+    """Return the number of trained parameters, excluding the optimizer state, slow critic and normalizers."""
     trained = ("enc/", "dec/", "dyn/", "rew/", "con/", "pol/", "val/")
     return sum(values.size for name, values in agent.params.items() if name.startswith(trained))

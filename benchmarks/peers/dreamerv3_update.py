@@ -16,7 +16,7 @@ from serve import commit_of
 
 
 class Server(JAXServer):
-    """Answers with the mean of a block, because JAX queues an update while the previous one runs."""
+    """Answers with the mean over a block, because JAX queues an update while the previous one runs."""
 
     def block(self, call: Callable[[], Any], seconds: float) -> list[float]:
         """Call a function for the given seconds, at least once, and return the mean seconds of a call."""
@@ -33,7 +33,7 @@ class Server(JAXServer):
 
 
 def update() -> None:
-    """Make one gradient step."""
+    """Run one gradient step."""
     global carry
     carry, _, _ = agent.train(carry, dict(batch))
 

@@ -1,4 +1,4 @@
-"""r2dreamer's Dreamer for Pong, built from the user's checkout in the same way as by its `train.py`.
+"""r2dreamer's Dreamer for Pong, built from the user's checkout as its `train.py` does.
 
 Without CUDA, two patches apply: autocast to float16 is off, so it computes in float32, and memory is not
 pinned. Otherwise it runs unmodified on a CPU, uncompiled.
@@ -17,7 +17,7 @@ from tensordict import TensorDict
 
 ACTIONS = 6
 _SIZE1M = ("deter=512", "hidden=64", "discrete=4", "depth=4", "units=64")
-"""The Nature paper's smallest size, for which r2dreamer has no file."""
+"""The Nature paper's smallest size, for which r2dreamer does not have a file."""
 
 
 def compose(options: dict[str, Any], *overrides: str) -> Any:
@@ -45,11 +45,11 @@ def compose(options: dict[str, Any], *overrides: str) -> Any:
 
 
 def build(options: dict[str, Any], cfg: Any) -> Any:
-    """Return the agent, patched for a machine without CUDA. Its checkout is importable afterwards."""
+    """Return the agent, patched if the machine lacks CUDA. The checkout is importable afterwards."""
     sys.path.insert(0, options["checkout"])
     import dreamer
 
-    # This is the setting of its train.py.
+    # This is the setting in its train.py.
     torch.set_float32_matmul_precision("high")
     if not torch.cuda.is_available():
         dreamer.autocast = partial(torch.autocast, enabled=False)
@@ -63,6 +63,6 @@ def build(options: dict[str, Any], cfg: Any) -> Any:
 
 
 def facts(options: dict[str, Any], agent: Any) -> dict[str, Any]:
-    """Return the commit of the checkout, a marker for local changes, and the number of parameters."""
+    """Return the checkout's commit, with a marker for local changes, and the number of parameters."""
     parameters = sum(parameter.numel() for parameter in agent._named_params.values())
     return {"commit": commit_of(options["checkout"]), "parameters": parameters}

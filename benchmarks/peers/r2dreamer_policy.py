@@ -1,4 +1,4 @@
-"""Measure one action per environment by r2dreamer's agent, with images and results in host memory."""
+"""Measure one action per environment with r2dreamer's agent, with images and results in host memory."""
 
 import torch
 from r2dreamer_agent import build, compose, facts

@@ -1,4 +1,4 @@
-"""r2dreamer's own training loop on Pong, 32 agent steps and an update at a time."""
+"""r2dreamer's own training loop on Pong, in cycles of 32 agent steps and one update."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ def main() -> None:
     update = agent.update
 
     def updated(replay: Any) -> Any:
-        """Make an update, and end a cycle."""
+        """Run an update, and end a cycle."""
         metrics = update(replay)
         next(cycles)
         return metrics
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def take_bytes() -> None:
-    """Make the emulator's process accept a setting's name as bytes, like older versions."""
+    """Make the emulator's process accept a setting's name as bytes, as older versions did."""
 
     class Interface(ale_py.ALEInterface):
         def setInt(self, key: bytes, value: int) -> None:

@@ -29,11 +29,11 @@ class AtHand:
     """Replaces the replay in `Dreamer.update`."""
 
     def sample(self) -> tuple[TensorDict, None, tuple[torch.Tensor, torch.Tensor]]:
-        """Return a copy of the batch, in which the update replaces the images by floats."""
+        """Return a copy of the batch, because the update replaces its images with floats."""
         return data.clone(recurse=False), None, initial
 
     def update(self, index: None, stoch: torch.Tensor, deter: torch.Tensor) -> None:
-        """Drop the latents."""
+        """Discard the latents."""
 
 
 at_hand = AtHand()

@@ -1,8 +1,8 @@
 """The peer's side of a benchmark: a process that measures on request, with a protocol of JSON lines.
 
-It runs in the peer's environment without Reverie. The suite starts it with one argument, the options. Output
-of libraries goes to stderr, because stdout is reserved for answers. The environment of the JAX peer has no
-torch, so torch is only imported where it is used.
+It runs in the peer's environment, without Reverie. The suite starts it with a single argument, the options.
+Output from libraries goes to stderr, because stdout is reserved for answers. The JAX peer's environment does
+not contain torch, so torch is imported only where it is used.
 """
 
 import json
@@ -23,7 +23,7 @@ class BlockServer:
     """Answers requests for blocks of calls. Subclasses add their library."""
 
     libraries: tuple[str, ...] = ("numpy",)
-    """Packages with reported versions, in addition to the peer's."""
+    """Packages whose versions are reported, in addition to the peer's own."""
 
     def __init__(self) -> None:
         self.options: dict[str, Any] = json.loads(sys.argv[1])
@@ -74,7 +74,7 @@ class BlockServer:
             self.answer([share * taken for taken in self.block(call, seconds)])
 
     def cycles(self, *packages: str, **facts: Any) -> Iterator[None]:
-        """Time a foreign loop that advances this iterator at the end of each cycle. The first is not timed.
+        """Time a foreign loop that advances this iterator after each cycle. The first cycle is not timed.
 
         Raises:
             SystemExit: When the input ends.

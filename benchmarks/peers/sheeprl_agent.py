@@ -1,4 +1,4 @@
-"""sheeprl's DreamerV3 of the Nature paper for Pong, built in the same way as by its `main`."""
+"""sheeprl's DreamerV3 (of the Nature paper) for Pong, built as its `main` does."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Measure one action per environment by sheeprl's player, with images and results in host memory."""
+"""Measure one action per environment with sheeprl's player, with images and results in host memory."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""sheeprl's own training loop on Pong, 32 agent steps and an update at a time."""
+"""sheeprl's own training loop on Pong, in cycles of 32 agent steps and one update."""
 
 import tempfile
 from typing import Any

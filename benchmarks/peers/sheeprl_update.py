@@ -37,7 +37,7 @@ data = {name: values.to(fabric.device) for name, values in data.items()}
 
 
 def update() -> None:
-    """Make one gradient step, and move the slow critic."""
+    """Run one gradient step and update the slow critic."""
     train(
         fabric,
         cfg,

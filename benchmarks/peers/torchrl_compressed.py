@@ -1,4 +1,4 @@
-"""torchrl's CompressedListStorage: add the frames of one environment in hundreds, and read windows."""
+"""torchrl's CompressedListStorage: add one environment's frames a hundred at a time, and read windows."""
 
 import time
 
@@ -26,7 +26,7 @@ windows, length = options["windows"], options["length"]
 
 
 def draw() -> None:
-    """Read the frames of a batch of windows without a sampler, because that would only add time."""
+    """Read the frames of a batch of windows without a sampler, which would only add time."""
     starts = chance.integers(len(frames) - length, size=(windows, 1))
     storage.get((starts + np.arange(length + 1)).ravel().tolist())
 

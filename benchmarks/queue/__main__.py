@@ -1,6 +1,6 @@
 """`python -m benchmarks.queue`.
 
-This folder must not have an `__init__.py`: it would hide the standard library's `queue` from scripts that are
+This folder must not contain an `__init__.py`, which would hide the standard library's `queue` from scripts
 started as `python benchmarks/<name>.py`.
 """
 

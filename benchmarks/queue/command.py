@@ -1,4 +1,4 @@
-"""`python -m benchmarks.queue`: train a list of runs on one core, one after another, and keep raw data."""
+"""`python -m benchmarks.queue`: train a list of runs on one core, one by one, and keep their raw data."""
 
 import os
 import signal
@@ -71,7 +71,7 @@ class QueueConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the queue. Exit with 0 when no row is left for it, 75 if it was stopped, and 2 after a mistake."""
+    """Run the queue. Exit with 0 once no row is left, 75 if it was stopped, and 2 after a user error."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, _ = own_settings(QueueConfig, typed_here, "queue", _USAGE)
     jobs = jobs_of(config)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def jobs_of(config: QueueConfig) -> list[Job]:
-    """Return the rows of the list with their folders."""
+    """Return the rows of the list together with their folders."""
     path = Path(config.rows)
     found = read_rows(path)
     assert config.runs is not None
@@ -114,7 +114,7 @@ def run_queue(jobs: list[Job], core: int) -> None:
     try:
         for job in jobs:
             try:
-                # `show=true` keeps a lock for a moment.
+                # `show=true` briefly keeps the lock.
                 with job.lock.acquire(timeout=_LOCK_SECONDS):
                     if not job.is_done:
                         _run_row(job, stop)
@@ -145,7 +145,7 @@ def _run_row(job: Job, stop: Stop) -> None:
 
 
 def state_lines(jobs: list[Job]) -> list[str]:
-    """Return a line for each row with its state, and one with the sums."""
+    """Return a line with each row's state, and a line with the totals."""
     committed = _committed(jobs[0].results)
     states = [_state(job, committed) for job in jobs]
     width = max(len(job.row.name) for job in jobs)
@@ -159,7 +159,7 @@ def state_lines(jobs: list[Job]) -> list[str]:
 
 
 def _state(job: Job, committed: set[str]) -> tuple[str, str]:
-    """Return the kind of a row's state, and further details."""
+    """Return the kind of state that a row is in, and further details."""
     if job.is_done:
         is_committed = f"{job.row.name}/{RUN_FILE}" in committed
         return "done" if is_committed else "done, not committed", _outcome(job)
@@ -183,7 +183,7 @@ def _outcome(job: Job) -> str:
 
 
 def _committed(results: Path) -> set[str]:
-    """Return the files of a folder in the newest commit, relative to it (empty outside a checkout)."""
+    """Return a folder's files in the newest commit, relative to the folder (empty outside a checkout)."""
     if not results.exists():
         return set()
     command = ["git", "-C", str(results), "ls-tree", "-r", "--name-only", "HEAD", "."]

@@ -1,4 +1,4 @@
-"""The run of one row: its folders, its state, training, evaluation and the raw data it leaves."""
+"""The run of one row: its folders and state, training, evaluation, and the raw data that it produces."""
 
 import json
 import os
@@ -41,7 +41,7 @@ _ZSTD_LEVEL = 19
 
 
 class Stop:
-    """A signal handler that forwards every signal to the child. The first one also ends the queue."""
+    """A signal handler that forwards every signal to the child. The first signal also ends the queue."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -56,7 +56,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A row with its folders."""
+    """A row together with its folders."""
 
     row: Row
     evaluation: Evaluation
@@ -78,22 +78,22 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether the raw data are there."""
+        """Whether the raw data exists."""
         return (self.result / RUN_FILE).exists()
 
     @property
     def lock(self) -> FileLock:
-        """The lock of the queue that works on this row."""
+        """The lock that a queue acquires while it works on this row."""
         return FileLock(self.runs / f"{self.row.name}.lock")
 
     @property
     def sessions_file(self) -> Path:
-        """Resource usage of each process start. It is up to date even after a kill."""
+        """File with the resource usage of each process start. It is up to date even after a kill."""
         return self.runs / f"{self.row.name}.sessions.json"
 
     @property
     def is_running(self) -> bool:
-        """Whether a queue works on this row now."""
+        """Whether a queue is currently working on this row."""
         if not self.runs.exists():
             return False
         with suppress(Timeout), self.lock.acquire(timeout=0):
@@ -102,23 +102,23 @@ class Job:
 
     @property
     def saved_step(self) -> int | None:
-        """The step from which the run resumes, or None without a checkpoint."""
+        """The step from which the run would resume, or `None` without a checkpoint."""
         steps = [checkpoint.step for checkpoint in list_checkpoints(self.run)]
         return steps[-1] if steps else None
 
     @property
     def logged_step(self) -> int | None:
-        """The last logged step of the run, or None without a log."""
+        """The last step that the run logged, or `None` without a log."""
         file = self.run / METRICS_FILE
         lines = list(read_lines(file)) if file.exists() else []
         return int(lines[-1]["step"]) if lines else None
 
 
 def train(job: Job, stop: Stop) -> int:
-    """Train or resume a row, unless that is done. Return the exit code of `reverie-train`.
+    """Train or resume a row unless its training is done. Return the exit code of `reverie-train`.
 
     Raises:
-        UserError: If the row has a mistake, or the run folder belongs to other settings.
+        UserError: If the row is invalid, or the run folder belongs to other settings.
     """
     [composed] = compose_jobs(job.row.settings)
     asked, is_new = typed(composed), not (job.run / CONFIG_FILE).exists()
@@ -136,9 +136,9 @@ def train(job: Job, stop: Stop) -> int:
 
 
 def evaluate(job: Job, stop: Stop) -> dict[str, Any] | None:
-    """Play fresh episodes with the trained policy and return the output of `reverie-evaluate`.
+    """Play new episodes with the trained policy, and return the output of `reverie-evaluate`.
 
-    None if it was stopped.
+    Return `None` if the evaluation was stopped.
     """
     config, limit = read_config(job.run / CONFIG_FILE), job.evaluation.max_frames
     settings = [f"run={job.row.name}", f"episodes={job.evaluation.episodes}", "policy=sample", "device=cpu"]
@@ -185,7 +185,7 @@ def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) ->
 
 
 def is_failure(exit_code: int) -> bool:
-    """Return whether a run failed for good: it diverged again after a rollback, and a resume repeats that."""
+    """Return whether a run failed permanently: it diverged again after a rollback, as it would if resumed."""
     return exit_code == NONFINITE_EXIT_CODE
 
 
@@ -195,10 +195,10 @@ def _sessions(job: Job) -> list[dict[str, Any]]:
 
 
 def _require_same(job: Job, asked: TrainConfig) -> None:
-    """Refuse a run folder that was started with other settings than the row has."""
+    """Refuse a run folder that was started with settings other than the row's."""
     saved, wanted = read_config(job.run / CONFIG_FILE), OmegaConf.structured(asked)
     for each in (saved, wanted):
-        # A run decides on these itself.
+        # A run chooses these settings itself.
         each.resume, each.run_dir, each.compile, each.threads = None, None, Compile.auto, None
     if saved != wanted:
         raise UserError(
@@ -208,12 +208,12 @@ def _require_same(job: Job, asked: TrainConfig) -> None:
 
 
 def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes], errors: IO[bytes]) -> int:
-    """Run Python with one thread in the folder of the runs, and record its resource usage."""
+    """Run Python with one thread in the runs' folder, and record its resource usage."""
     sessions = _sessions(job)
     session = {"what": what, **machine_facts(torch.device("cpu"))}
     sessions.append(session)
     before = read_load()
-    # In a session of its own, for Ctrl-C must reach it only once, and by this process.
+    # Start it in its own session, because Ctrl-C must reach it only once, through this process.
     process = stop.child = subprocess.Popen(
         [sys.executable, "-c", *words],
         cwd=job.runs,

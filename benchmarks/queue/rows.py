@@ -12,13 +12,13 @@ from reverie.utils.errors import UserError, first_line
 
 @dataclass(kw_only=True, slots=True)
 class Evaluation:
-    """How each run is evaluated after training, by the sampled policy."""
+    """How each run is evaluated after training, with sampled actions."""
 
     episodes: int = MISSING
-    """Fresh episodes."""
+    """Number of new episodes."""
 
     max_frames: int | None = MISSING
-    """Frames after which an episode is cut. Null keeps the length of training episodes."""
+    """Number of frames after which an episode is cut. null keeps the length of training episodes."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,14 +40,14 @@ class Row:
 
 @dataclass(kw_only=True, slots=True)
 class RunList:
-    """Runs in the order in which they are trained."""
+    """Runs, in the order in which they are trained."""
 
     evaluation: Evaluation = MISSING
     rows: list[Row] = MISSING
 
 
 def read_rows(path: Path) -> RunList:
-    """Return the list in a YAML file.
+    """Return the list that a YAML file contains.
 
     Raises:
         UserError: If the file cannot be read, does not fit `RunList`, or uses a name twice.

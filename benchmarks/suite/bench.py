@@ -28,7 +28,7 @@ _CHECKOUTS = {
     "r2dreamer": ("dreamer.py", "NM512/r2dreamer"),
     JAX: ("dreamerv3/agent.py", "danijar/dreamerv3"),
 }
-"""A file of the checkout, and the repository, of each peer without a package."""
+"""For each peer without a package, a file in its checkout and its repository."""
 
 _PAPER_BATCH = ("training.batch_size=16", "training.sequence_length=64")
 _QUICK = (
@@ -50,16 +50,16 @@ class BenchConfig:
     """JSON file for all results, or null for no file."""
 
     repetitions: int = 5
-    """Required undisturbed blocks per variant. At most twice as many are tried."""
+    """Number of undisturbed blocks required per variant. At most twice as many are tried."""
 
     block_seconds: float = 1.0
-    """Duration of a block, or of one call if that is longer."""
+    """Duration of a block in seconds, or one call if that is longer."""
 
     quick: bool = False
     """Tiny networks and buffers for a functional check. The times are meaningless."""
 
     threads: int | None = None
-    """CPU threads of torch, for Reverie and the peers, or null for one per core."""
+    """Number of torch's CPU threads, for Reverie and the peers, or null for one per core."""
 
     peers: bool = True
     """Whether to measure the peers that `make bench-peers` has installed."""
@@ -123,7 +123,7 @@ class Bench:
         return torch.device(self.config.device.value)
 
     def rates(self) -> Rates:
-        """Measure the limits of this machine, and return the best ones of the run so far."""
+        """Measure the limits of this machine, and return the best measured in the run so far."""
         now = measure_rates(self.device, autocast_dtype(self.config), self.settings.quick)
         self._rates = now if self._rates is None else self._rates.best_of(now)
         return self._rates
@@ -148,7 +148,7 @@ class Bench:
         """Return the DreamerV3 peers: sheeprl, and r2dreamer and the author's code if they have checkouts.
 
         Args:
-            task: Suffix of the script names, after the peer's name. The author's code only has `update`.
+            task: Suffix of the script names, after the peer's name. The author's code only supports `update`.
             decoder_free: Whether to add r2dreamer's default, which does less work.
             options: Options of the scripts, see `peers`.
         """

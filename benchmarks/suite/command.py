@@ -34,7 +34,7 @@ Other settings are those of a run (scripts/train.py --help).
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run the suite. Exit with 2 on invalid arguments."""
+    """Run the suite. Exit with 2 if the arguments are invalid."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     rows = fill(", ".join(ROWS), width=100, initial_indent="  ", subsequent_indent="  ")
     usage = f"{_USAGE}Rows:\n{rows}\n\n"
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Invalid settings of the run are rejected before any measurement.
     bench.compose()
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-    # A run makes the same call.
+    # A run also makes this call.
     keep_heap()
     run_rows(bench, names, typed_here)
 

@@ -25,10 +25,10 @@ def compare(
     Args:
         bench: The run of the suite.
         row: Name of the row.
-        variants: The others are compared with the first.
+        variants: Variants to measure. All others are compared with the first one.
         floor: The common limit, or a function that derives it from the measurements.
-        derived: Amounts per call, reported per second.
-        notes: Differences to the work of the first variant, by variant name.
+        derived: Amounts per call, which are reported per second.
+        notes: How the work differs from that of the first variant, by variant name.
     """
     try:
         blocks = interleave(variants, bench.settings.repetitions, bench.settings.block_seconds)

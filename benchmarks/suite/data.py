@@ -10,7 +10,7 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.utils.timestep import EnvSpec, TimeStep
 
 _EPISODE = 1000
-"""Records per episode in a filled replay. Pong's episodes have 800 or more."""
+"""Number of records per episode in a filled replay. Pong's episodes have 800 or more."""
 
 
 def random_batch(config: DreamerTrainConfig, env: EnvSpec, seed: int = 0) -> SequenceBatch:
@@ -40,7 +40,7 @@ def random_batch(config: DreamerTrainConfig, env: EnvSpec, seed: int = 0) -> Seq
 
 
 def random_arrival(env: EnvSpec, generator: np.random.Generator) -> TimeStep:
-    """Return random pixels and rewards from the middle of episodes."""
+    """Return random pixels and rewards, as in the middle of episodes."""
     flags = np.zeros(env.num_envs, np.bool_)
     return TimeStep(
         observation={
@@ -55,7 +55,7 @@ def random_arrival(env: EnvSpec, generator: np.random.Generator) -> TimeStep:
 
 
 def flagged(arrival: TimeStep, step: int) -> TimeStep:
-    """Return a step with the flags of its position in episodes of constant length."""
+    """Return a step with the flags for its position in episodes of constant length."""
     if 0 < step % _EPISODE < _EPISODE - 1:
         return arrival
     flags = np.ones_like(arrival.is_first)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-# Seconds for each rate. The fastest call counts.
+# Seconds spent on each rate. The fastest call counts.
 _SECONDS = 0.5
 _CHANNELS = (32, 64, 128)
 """Channels of the tested convolutions, 5 x 5 on images of 16 x 16."""
@@ -26,15 +26,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The best measured rates, with the threads and the precision of the run."""
+    """The best rates measured with the run's threads and precision."""
 
     matmul_flops_per_s: float
     conv_flops_per_s: float
     copy_bytes_per_s: float
-    """Bytes of the source per second. Reading and writing transfers twice as many."""
+    """Bytes of the source per second. Reading and writing transfer twice as many."""
 
     def seconds_of(self, work: Work) -> float:
-        """Return the seconds of the work at the better rate. Other operations count as free."""
+        """Return the seconds that the work takes at the better rate. Other operations count as free."""
         best = max(self.matmul_flops_per_s, self.conv_flops_per_s)
         return (work.conv_flops + work.matmul_flops) / best
 
@@ -46,7 +46,7 @@ class Rates:
 def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Rates:
     """Measure a large matrix product, the best of three convolutions, and a large copy.
 
-    COST: 3 s. `quick` uses small sizes and is almost instant.
+    This takes 3 s. `quick` uses small sizes and is almost instant.
     """
     is_cuda = device.type == "cuda"
     size, images = (256, 2) if quick else (8192, 1024) if is_cuda else (2048, 64)
@@ -71,7 +71,7 @@ def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Rate
 
 
 def count_work(call: Callable[[], Any]) -> Work:
-    """Return the operations of one call. Compiled parts run in eager mode for this."""
+    """Return the operations in one call. Compiled parts run in eager mode for this purpose."""
     with torch.compiler.set_stance("force_eager"), _FlopCounter() as counter:
         call()
     return Work(counter.conv_flops, counter.matmul_flops)

@@ -1,4 +1,4 @@
-"""Measure the load by other processes during a timing. Times on a busy machine mean little."""
+"""Measure the load from other processes during a timing. Times on a busy machine mean little."""
 
 import time
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import psutil
 
 DISTURBED_CPU = 0.12
-"""CPU-seconds per second of other processes above which a time counts as disturbed."""
+"""CPU-seconds per second used by other processes above which a time counts as disturbed."""
 
 # Guest time is already included in user time.
 _IDLE = ("idle", "iowait", "guest", "guest_nice")
@@ -14,7 +14,7 @@ _IDLE = ("idle", "iowait", "guest", "guest_nice")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """CPU time in seconds so far: of the machine, and of this process with all descendants."""
+    """CPU time in seconds so far, of the machine and of this process with all its descendants."""
 
     clock: float
     machine: float
@@ -44,7 +44,7 @@ def _own_seconds() -> float:
         try:
             total += _seconds(child)
         except psutil.NoSuchProcess:
-            # The child has just ended, so its parent counts it.
+            # The child has just ended, so its parent now counts its time.
             continue
     return total
 

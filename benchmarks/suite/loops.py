@@ -1,4 +1,4 @@
-"""Rows for the loop: environments only, environments with a policy, and the whole run."""
+"""Rows for the loop: environments only, environments with a policy, and complete runs."""
 
 import logging
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def collect(bench: Bench, row: str) -> list[Result]:
 
 
 def end_to_end(bench: Bench, row: str) -> list[Result]:
-    """Measure 32 agent steps of Pong and the update they owe, with size1m and one environment."""
+    """Measure 32 agent steps of Pong and the update that they make due, with size1m and one environment."""
     with ExitStack() as opened:
         config = _one_environment(bench)
         ours = Local(OURS, _trainer(_open(config, opened)), bench.device)
@@ -74,7 +74,7 @@ def end_to_end(bench: Bench, row: str) -> list[Result]:
 def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
     """Measure updates and their preceding agent steps, with the plain and the compressed replay.
 
-    A call is at least a step of each environment. With `preset`, a step owes four updates.
+    A call includes at least one step of each environment. With `preset`, a step makes four updates due.
 
     Args:
         bench: The run of the suite.
@@ -107,7 +107,7 @@ def _one_environment(bench: Bench, *overrides: str) -> DreamerTrainConfig:
 
 
 def _cpu_preset(bench: Bench, *overrides: str) -> DreamerTrainConfig:
-    """Return the CPU preset of Pong."""
+    """Return Pong's CPU preset."""
     preset = ("experiment=dreamer_ataripong", "training.batch_size=8", "training.sequence_length=16")
     return bench.compose(*preset, *overrides, *_untouched(bench, capacity=20_000))
 
@@ -155,7 +155,7 @@ def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:
 
 
 def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
-    """Return a call that collects until one more update is made. The first update is already made."""
+    """Return a call that collects until one more update has run. The first update has already run."""
     arrival = run._begin()
 
     def cycle() -> None:
@@ -171,14 +171,14 @@ def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
 
 
 def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> Future[TimeStep]:
-    """Collect once. The run handles Ctrl-C itself, and would react to it only in its own loop."""
+    """Collect once. The run handles Ctrl-C itself, but would react to it only in its own loop."""
     if run.signals.stop:
         raise KeyboardInterrupt
     return run._collect(arrival)
 
 
 def _native(config: DreamerTrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
-    """Return the same steps of the library's vector env, with the same settings."""
+    """Return a call that runs the same steps in the library's vector env, with the same settings."""
     simulators = AtariBackend(config.env)
     opened.callback(simulators.close)
     # Using our own emulators guarantees the same settings.

@@ -1,4 +1,4 @@
-"""Describe the machine and the versions of a measurement."""
+"""Describe the machine and the software versions behind a measurement."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ import torch
 from reverie import __version__
 
 _CPU_INFO = Path("/proc/cpuinfo")
-# Results that a benchmark has just written do not change the results of the next one.
+# Results that a benchmark has just written do not affect the next one.
 _NO_RESULTS = ("--", ":/", ":(exclude,top)docs/results")
 
 

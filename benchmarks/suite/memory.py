@@ -16,7 +16,7 @@ from benchmarks.suite.process import ProcessVariant
 from benchmarks.suite.results import Floor, Result
 
 _PEAK = Path("/proc/self/status")
-# The first update is not counted, because it also allocates memory that stays.
+# The first update is not counted, because it also allocates memory permanently.
 _UPDATES = 5
 _FLOOR = "what the process held before, and parameters, gradients, moments and the batch"
 

@@ -1,4 +1,4 @@
-"""A process that makes updates and reports its memory in one line of JSON."""
+"""A process that runs updates and reports its memory in one line of JSON."""
 
 import gc
 import json
@@ -23,7 +23,7 @@ _ALLOCATIONS, _SEGMENTS = "allocation.all.allocated", "segment.all.allocated"
 
 
 def main() -> None:
-    """Print a JSON object: the initial resident memory, and the peak and remainder of each update."""
+    """Print a JSON object with the initial resident memory, and each update's peak and remainder."""
     options = json.loads(sys.argv[1])
     torch.set_num_threads(options["threads"])
     config = typed(compose_jobs(options["overrides"])[0], DreamerTrainConfig)
@@ -44,14 +44,14 @@ def main() -> None:
         report["in_use_bytes"].append(in_use_bytes())
     parameters = 4 * workflow.num_parameters
     observation = sum(images.nbytes for images in batch.observation.values())
-    # Parameters have gradients and two moments each. The critic also has a slow copy.
+    # Each parameter has a gradient and two moments. The critic also has a slow copy.
     report["least_mb"] = before_mb + (4 * parameters + observation) / _MB
     report["host_allocations"] = _host_allocations(lambda: workflow.update(batch))
     print(json.dumps(report))
 
 
 def _cuda_counts(device: torch.device) -> dict[str, int]:
-    """Return the number of calls of the caching allocator, and of its calls of the driver."""
+    """Return the number of calls to the caching allocator, and of its own calls to the driver."""
     if device.type != "cuda":
         return {}
     stats = torch.cuda.memory_stats()
@@ -63,7 +63,7 @@ def _host_allocations(update: Any) -> dict[str, float]:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         update()
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
-    # torch has no annotations for these events.
+    # torch does not have type annotations for these events.
     events: list[Any] = profiler.profiler.kineto_results.events()
     sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
     allocated = [size for size in sizes if size > 0]

@@ -35,7 +35,7 @@ def update(bench: Bench, row: str, size: str, strided: bool = False) -> list[Res
 
 
 def update_work(bench: Bench, config: DreamerTrainConfig) -> Work:
-    """Return the operations of an update, counted in eager mode, because a CUDA graph hides them."""
+    """Return the operations in an update, counted in eager mode, because a CUDA graph hides them."""
     workflow = bench.workflow(replace(config, compile=Compile.none))
     batch = random_batch(config, workflow.env).to(bench.device)
     return count_work(lambda: workflow.update(batch))

@@ -15,7 +15,7 @@ class ProcessVariant:
     """A process that answers each line of its standard input with one line of JSON.
 
     Its first line contains facts. `{"seconds": s}` requests a block of that length. The answer contains the
-    seconds of each call and more facts. The process ends when its input ends.
+    seconds of each call and further facts. The process exits when its input ends.
 
     Args:
         name: Name of the variant.
@@ -28,7 +28,7 @@ class ProcessVariant:
 
     def __init__(self, name: str, command: Sequence[str], options: Mapping[str, Any]) -> None:
         self.name = name
-        # A file, because a full pipe would block the process.
+        # Use a file, because a full pipe would block the process.
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [*command, json.dumps(options)],
@@ -41,7 +41,7 @@ class ProcessVariant:
         self.facts: dict[str, Any] = self._read()["facts"]
 
     def warm_up(self) -> None:
-        """See `Variant.warm_up`. A peer's script does any further warm-up before it is ready."""
+        """See `Variant.warm_up`. A peer's script finishes its own warm-up before it is ready."""
         self.facts["first_call_s"] = self.block(0.0)[0]
 
     def block(self, seconds: float) -> list[float]:
@@ -54,7 +54,7 @@ class ProcessVariant:
         return answer["calls"]
 
     def close(self) -> None:
-        """End the process. Repeated calls are safe."""
+        """End the process. Repeated calls have no effect."""
         if not self._errors.closed:
             self._process.communicate()
             self._errors.close()

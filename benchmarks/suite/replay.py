@@ -24,7 +24,7 @@ from reverie.orchestration.recipes import recipe_of
 
 _ENVS = 8
 _POOL = 64
-"""Random vector steps that are prepared in advance and added repeatedly."""
+"""Number of random vector steps that are prepared in advance and added repeatedly."""
 
 _LIMIT = "limit: "
 _COPY, _GATHER = f"{_LIMIT}copy by torch", f"{_LIMIT}gather by torch"
@@ -36,11 +36,11 @@ _NOTES = {
 
 
 class Feeder:
-    """A replay and the data for it.
+    """A replay and the data to add to it.
 
     Args:
         config: Configuration of the replay, for 8 environments.
-        folder: Folder for a replay in files.
+        folder: Folder for a file-backed replay.
     """
 
     def __init__(self, config: DreamerTrainConfig, folder: Path) -> None:
@@ -85,7 +85,7 @@ class Feeder:
 
 
 def replay_add(bench: Bench, row: str) -> list[Result]:
-    """Measure adding one record per environment (8) to a full replay of 100,000 records."""
+    """Measure adding one record from each of 8 environments to a full replay of 100,000 records."""
     with TemporaryDirectory() as folder:
         plain = Feeder(_config(bench, "buffer.store_latents=false"), Path(folder))
         latents = Feeder(_config(bench, "buffer.store_latents=true", "model=size1m"), Path(folder))
@@ -102,8 +102,8 @@ def replay_add(bench: Bench, row: str) -> list[Result]:
 def replay_sample(bench: Bench, row: str) -> list[Result]:
     """Measure sampling 16 windows of 64 steps (65 records in Reverie) from 100,000 records.
 
-    The limits are measured next to it: gathering as many random windows of images into existing memory, and
-    copying one piece of that size, both from an equally large memory.
+    The limits are measured in the same run: gathering as many random windows of images into existing memory,
+    and copying one piece of the same size, both from an equally large memory.
     """
     with TemporaryDirectory() as folder:
         config = _config(bench, "buffer.store_latents=false")
@@ -129,7 +129,7 @@ def replay_sample(bench: Bench, row: str) -> list[Result]:
 
 
 def replay_fill(bench: Bench, row: str) -> list[Result]:
-    """Measure sampling a batch at 10 %, 50 % and 100 % of the capacity, and after wrap-around."""
+    """Measure sampling a batch at fill levels of 10 %, 50 % and 100 %, and after wrap-around."""
     levels = {OURS: 1.0, "10 % full": 0.1, "50 % full": 0.5, "1.5 times round": 1.5}
     with TemporaryDirectory() as folder:
         config = _config(bench, "buffer.store_latents=false")
@@ -153,7 +153,7 @@ def _sampler(replay: EpisodeReplayBuffer, size: int) -> Callable[[], Any]:
 
 
 class _Limits:
-    """Lower bounds for a replay: copying as many bytes of images within an equally large memory.
+    """Lower bounds for a replay: copying as many bytes of images from an equally large memory.
 
     Args:
         records: Number of images in the memory.
@@ -173,11 +173,11 @@ class _Limits:
         torch.index_select(self._arena, 0, rows, out=self._moved)
 
     def copy(self) -> None:
-        """Copy a random piece out of the memory with all threads."""
+        """Copy a random piece from the memory with all threads."""
         self._moved.copy_(self._piece())
 
     def copy_alone(self) -> None:
-        """Copy a random piece out of the memory with one thread."""
+        """Copy a random piece from the memory with one thread."""
         np.copyto(self._moved.numpy(), self._piece().numpy())
 
     def scatter(self) -> None:

@@ -10,13 +10,13 @@ from benchmarks.suite.timing import Block, counted, pair_ratios
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Lower bound of a row, from a limit measured in the same run."""
+    """Lower bound for a row, from a limit measured in the same run."""
 
     value: float
     """Value in the unit of the row."""
 
     of: str
-    """The counted quantity, and the rate that divides it."""
+    """The quantity counted and the rate that it is divided by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +32,25 @@ class Result:
     min: float
     max: float
     repetitions: int
-    """Number of calls behind the three numbers."""
+    """Number of calls behind the median, minimum and maximum."""
 
     threads: int
     floor: Floor
     ratio: dict[str, float] = field(default_factory=dict)
-    """Median, min and max over rounds of the ratio of this variant to the row's first variant."""
+    """Median, minimum and maximum over rounds of this variant's ratio to the row's first variant."""
 
     cpu_s: float = 0.0
     """Median CPU-seconds per call over all threads, or 0 if blocks are too short."""
 
     disturbed: int = 0
-    """Number of disturbed blocks: left out, or kept if fewer than three are clean."""
+    """Number of disturbed blocks. They are left out unless fewer than three blocks are clean."""
 
     derived: dict[str, float] = field(default_factory=dict)
     """Derived rates and sizes, by name and unit."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     note: str = ""
-    """Difference to the work of the first variant."""
+    """How the work differs from that of the first variant."""
 
     blocks: list[dict[str, Any]] = field(default_factory=list)
 
@@ -76,9 +76,9 @@ def timed_result(
         threads: Number of CPU threads.
         floor: Lower bound, in seconds.
         base: Blocks of the row's first variant, or `None` for the first variant itself.
-        derived: Amounts per call. Each is divided by the median of the seconds.
+        derived: Amounts per call. Each is divided by the median number of seconds.
         facts: Facts reported by the variant.
-        note: Difference to the first variant.
+        note: How the variant's work differs from that of the first one.
     """
     calls = [seconds for block in counted(blocks) for seconds in block.seconds]
     middle = median(calls)
@@ -140,7 +140,7 @@ def _cells(result: Result) -> tuple[str, ...]:
 
 
 def _shown(value: float, unit: str) -> str:
-    """Return a number with its unit, and seconds as s, ms or us."""
+    """Return a number with its unit. Seconds become s, ms or us."""
     if unit != "s":
         return f"{value:,.1f} {unit}"
     for name, factor in (("s", 1.0), ("ms", 1e3)):

@@ -1,4 +1,4 @@
-"""Comparable times: blocks of calls, variants in turn, and exclusion of disturbed blocks."""
+"""Measure comparable times: blocks of calls, variants in turn, and no disturbed blocks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ import torch
 from benchmarks.suite.load import DISTURBED_CPU, read_load
 
 _PATIENCE = 2
-"""Maximal number of rounds, as a multiple of the requested rounds, to get enough clean blocks."""
+"""Maximum number of rounds to get enough clean blocks, as a multiple of the requested rounds."""
 
 MIN_CLEAN = 3
-"""Number of clean blocks above which disturbed blocks are left out."""
+"""Minimum number of clean blocks for leaving out the disturbed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Block:
     """CPU-seconds per second used by other processes during the block."""
 
     own_cpu: float = 0.0
-    """CPU-seconds per call over all threads. Far less sensitive to disturbance than the time."""
+    """CPU-seconds per call over all threads. This is far less sensitive to disturbance than the time."""
 
     @property
     def is_disturbed(self) -> bool:
@@ -37,7 +37,7 @@ class Block:
         return self.others_cpu > DISTURBED_CPU
 
     def as_json(self) -> dict[str, Any]:
-        """Return the block without its single calls, of which there may be thousands."""
+        """Return the block without its individual calls, of which there may be thousands."""
         spread = {"min": min(self.seconds), "median": median(self.seconds), "max": max(self.seconds)}
         return {
             "calls": len(self.seconds),
@@ -55,7 +55,7 @@ class Variant(Protocol):
     """Facts reported by the variant: first-call time, versions, memory."""
 
     def warm_up(self) -> None:
-        """Make the calls that do not count."""
+        """Make the calls that are not timed."""
         ...
 
     def block(self, seconds: float) -> list[float]:
@@ -73,9 +73,10 @@ class Local:
 
     Args:
         name: Name of the variant.
-        call: The timed function. Its result is dropped.
-        device: On CUDA, device events time each call, not the host's clock.
-        warmup: Calls before the first timed call. The first one is reported as `first_call_s`.
+        call: The function to time. Its result is discarded.
+        device: Device of the call. On CUDA, device events time each call instead of the host's clock.
+        warmup: Number of calls before the first timed call. The time of the first one is reported as
+            `first_call_s`.
     """
 
     name: str
@@ -104,8 +105,8 @@ def interleave(variants: Sequence[Variant], rounds: int, block_seconds: float) -
 
     Args:
         variants: The compared variants.
-        rounds: Required clean blocks per variant. At most twice as many are tried.
-        block_seconds: Duration of a block, or of one call if that is longer.
+        rounds: Number of clean blocks required per variant. At most twice as many are tried.
+        block_seconds: Duration of a block in seconds, or one call if that is longer.
     """
     blocks: dict[str, list[Block]] = {variant.name: [] for variant in variants}
     for variant in variants:
@@ -117,7 +118,8 @@ def interleave(variants: Sequence[Variant], rounds: int, block_seconds: float) -
             before = read_load()
             seconds = variant.block(block_seconds)
             now = read_load()
-            # Relative to the time, not to the block: a peer may report only a share of each call.
+            # Relative to the reported time, not to the block, because a peer may report only a share of each
+            # call.
             own_cpu = (now.own - before.own) / (now.clock - before.clock) * fmean(seconds)
             blocks[variant.name].append(Block(seconds, now.others_since(before), own_cpu))
     return blocks
@@ -130,7 +132,7 @@ def counted(blocks: Sequence[Block]) -> list[Block]:
 
 
 def pair_ratios(blocks: Sequence[Block], base: Sequence[Block]) -> list[float]:
-    """Return the ratio of two variants' medians per round, only for clean rounds if there are enough."""
+    """Return the ratio of two variants' medians per round, using only clean rounds if there are enough."""
     pairs = list(zip(blocks, base, strict=True))
     clean = [pair for pair in pairs if not any(block.is_disturbed for block in pair)]
     chosen = clean if len(clean) >= min(MIN_CLEAN, len(pairs)) else pairs
@@ -154,7 +156,7 @@ def _host_seconds(call: Callable[[], Any], seconds: float) -> list[float]:
 
 
 def _cuda_seconds(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Time calls with device events. The host is ahead by only a few calls, like in a training loop."""
+    """Time calls with device events. The host is only a few calls ahead, as in a training loop."""
     torch.cuda.synchronize()
     events = [_event()]
     end = time.perf_counter() + seconds

@@ -2,8 +2,8 @@
 
     python benchmarks/watched/callbacks.py
 
-Run this with a Python that has the libraries. Samples are frequent, because the purpose is to show that the
-callbacks sample and that the report lists the leak, not to measure the overhead.
+Run this with a Python that has the libraries installed. Samples are frequent, because the purpose is to show
+that the callbacks sample and that the report lists the leak, not to measure the overhead.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Ten leaks that are injected into an unmodified program.
 
 `install(name, every)` patches torch or gymnasium before the program starts. Each leak then retains memory at
-every `every`-th optimizer step (`losses` and `state`: backward pass, `frames`: environment step). The holder
-has a name that does not occur elsewhere in the program, so that a report of it can be recognized.
+every `every`-th optimizer step (`losses` and `state`: backward pass, `frames`: environment step). The
+holder's name does not occur elsewhere in the program, so that a report of it can be recognized.
 """
 
 import collections
@@ -17,10 +17,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 ARRAY_BYTES = 65_536
-"""Memory retained by one event of most leaks. It is written to and therefore resident."""
+"""Memory that one event retains in most leaks. It is written to and therefore resident."""
 
 HANDLE_LIMIT = 400
-"""Maximal number of descriptors and threads. A process may have about 1,000 descriptors."""
+"""Maximum number of descriptors and threads. A process may have about 1,000 descriptors."""
 
 kept_losses: list[torch.Tensor] = []
 carried_state: list[torch.Tensor] = [torch.zeros(())]
@@ -35,17 +35,17 @@ def _array() -> np.ndarray:
 
 
 class Every:
-    """Calls an action at each `every`-th of its own calls.
+    """Calls an action on every `every`-th call.
 
     Attributes:
-            events: Number of calls of the action.
+            events: Number of times that the action has been called.
     """
 
     def __init__(self, every: int, action: Callable[..., None]):
         self._every, self._action, self._calls, self.events = every, action, 0, 0
 
     def __call__(self, *arguments: Any) -> None:
-        """Count, and perhaps act."""
+        """Count the call, and act if it is due."""
         self._calls += 1
         if self._calls % self._every == 0:
             self._action(*arguments)
@@ -53,7 +53,7 @@ class Every:
 
 
 class Listener:
-    """The subscriber in one event of `callbacks`. Its bound method keeps it alive."""
+    """The subscriber in an event of `callbacks`. Its bound method keeps it alive."""
 
     def __init__(self):
         self.window = _array()
@@ -153,7 +153,7 @@ def _install_frames(every: int) -> Every:
     import gymnasium
 
     class FrameKeeper(gymnasium.Wrapper):
-        """Keeps an image of 64 KB at each `every`-th step, like for a video that is never written."""
+        """Keeps a 64 KB image at every `every`-th step, as if for a video that is never written."""
 
         def __init__(self, env: gymnasium.Env):
             super().__init__(env)
@@ -193,14 +193,14 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "descriptors": ("open files", "descriptors"),
     "threads": ("threads",),
 }
-"""Texts of which one must occur in the resource or sources of a correct report, in any case of letters."""
+"""Texts, one of which must occur in a correct report's resource or sources, ignoring case."""
 
 NAMES = tuple(EXPECTED)
 """All leaks that `install` supports."""
 
 
 def install(name: str, every: int = 1) -> Every:
-    """Install a leak in this process, before the program starts.
+    """Install a leak in this process before the program starts.
 
     Args:
         name: One of `NAMES`.

@@ -1,4 +1,4 @@
-"""Measure the cost of a watch: blocks of steps with and without it in turn, in one process. Prints JSON.
+"""Measure the cost of a watch by alternating blocks of steps with and without it in one process. Print JSON.
 
     python -m benchmarks.watched.overhead [seconds of each loop]
 
@@ -49,7 +49,7 @@ def linear() -> Callable[[], object]:
 
 
 def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Return the CPU time per step with and without a watch, and the watch's own statistics."""
+    """Return the CPU time per step with and without a watch, together with the watch's own statistics."""
     costs: dict[bool, list[float]] = {True: [], False: []}
     with Watch(automatic=True) as watch:
         assert watch._phase is not None

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's DQN on CartPole. Its replay is larger than the run, so it fills all the time."""
+"""Stable-Baselines3's DQN on CartPole. Its replay is larger than the run, so it keeps filling."""
 
 import argparse
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the rows of the clean programs."""
+    """Return the table rows for the clean programs."""
     lines = [
         "| Program | Verdict | Optimizer steps | Seconds | CPU seconds with and without the watch "
         "| CPU seconds of the watch |"

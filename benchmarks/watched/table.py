@@ -29,18 +29,18 @@ import leaks
 
 HERE = Path(__file__).resolve().parent
 EVENTS_A_SECOND = {"descriptors": 1.5, "threads": 1.5}
-"""Events per second of some leaks. Others have 8 events, or 0.5 MB, per second, like graphs."""
+"""Events per second for some leaks. Others, such as graphs, have 8 events or 0.5 MB per second."""
 OF_GRAPHS = ("losses", "optimizer", "state")
 _LINGER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program, and its speed on part of a core."""
+    """A program, with its speed on part of a core."""
 
     package: str
     steps_a_second: float
-    """Optimizer steps with backward passes, over all its optimizers."""
+    """Optimizer steps with backward passes, summed over all its optimizers."""
     frames_a_second: float
     """Environment steps, or 0 without an environment."""
     script: str = ""
@@ -49,7 +49,7 @@ class Program:
     """Value of `--steps` (or CleanRL's `--total-timesteps`) per optimizer step."""
     more: tuple[str, ...] = ()
     graph_kb: float = 8.0
-    """Remaining size of a loss's graph after its backward pass."""
+    """Size of a loss's graph that remains after its backward pass."""
 
 
 PROGRAMS = {
@@ -81,7 +81,7 @@ def command(name: str, leak: str, seconds: float) -> list[str]:
     speed = program.frames_a_second if leak == "frames" else program.steps_a_second
     often = 500.0 / program.graph_kb if leak in OF_GRAPHS else EVENTS_A_SECOND.get(leak, 8.0)
     every = max(1, round(speed / often))
-    # Otherwise it would always be the same of three losses in turn.
+    # Otherwise the leak would always hit the same one of three alternating losses.
     every += every % 3 == 0
     return [str(HERE / "leaky.py"), f"{leak}:{every}", *own]
 
@@ -146,7 +146,7 @@ def run(name: str, leak: str, seconds: float, folder: Path, watched: bool) -> di
 
 
 def row(name: str, leak: str, seconds: float, folder: Path) -> dict[str, Any]:
-    """Run one pair, and return its line of the table."""
+    """Run one pair, and return its line in the table."""
     package = PROGRAMS[name].package
     fields: dict[str, Any] = {"program": name, "leak": leak}
     fields["version"] = f"{package} " + ("at a commit" if package == "cleanrl" else version(package))

@@ -1,4 +1,4 @@
-"""Run six memory tools, and parse their reports into one form."""
+"""Run six memory tools, and parse their reports into a common form."""
 
 import json
 import re
@@ -78,12 +78,12 @@ def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
 
 @dataclass
 class Reading:
-    """Content of one report."""
+    """Contents of a report."""
 
     says_leak: bool
     """Whether it reports a leak. A list of live memory cannot."""
     retained: Counter[str]
-    """Listed bytes by stack or line. A stack contains `file:line` of its frames."""
+    """Listed bytes by stack or line. A stack contains the `file:line` of each frame."""
     names: str = ""
     """Text that may include a holder, without source code, because that includes every name."""
     rate: str | None = None
@@ -102,7 +102,7 @@ def _of_stacks(stacks: Iterable[tuple[str, float]]) -> Reading:
 
 
 def _of_text(path: Path) -> Reading:
-    """Read lines of a stack and its bytes."""
+    """Read lines that each contain a stack and its bytes."""
     lines = [line.rpartition(" ") for line in path.read_text(errors="replace").splitlines()]
     return _of_stacks((stack, float(size)) for stack, _, size in lines if re.fullmatch(r"-?[\d.]+", size))
 
@@ -116,7 +116,7 @@ def read_memray(out: Path, at_peak: bool) -> Reading:
         peak, leaked = capture.get_high_watermark_allocation_records, capture.get_leaked_allocation_records
         read = peak if at_peak else leaked
         for each in read(merge_threads=True):
-            # This is the sum over one stack. Most stacks belong to imports.
+            # This is the total for one stack. Most stacks belong to imports.
             if each.size > 4096:
                 frames = (f"{file}:{line} ({name})" for name, file, line in each.stack_trace())
                 stacks.append((";".join(frames), each.size))

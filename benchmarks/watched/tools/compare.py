@@ -1,9 +1,9 @@
-"""Run program.py under six memory tools, and let code decide how much each report reveals about its leak.
+"""Run program.py under six memory tools, and judge by code how much each report reveals about the leak.
 
     python benchmarks/watched/tools/compare.py run <folder> [--core 1] [--tools memray scalene ...]
     python benchmarks/watched/tools/compare.py judge <folder> <lines.jsonl> <table.md>
 
-Run it with a Python that has the tools and Reverie. `run` writes each tool's output to
+Run it with a Python that has the tools and Reverie installed. `run` writes each tool's output to
 `<folder>/<tool>-<leak>`, one run after another. Finished pairs are skipped, so an interrupted comparison
 continues. `judge` reads this folder. `none` is the program without a leak.
 """
@@ -29,13 +29,13 @@ LEAKS = {
     "native": ("LIBC.strdup(", None),
     "files": ("os.open", None),
 }
-"""The start of the leaking line, and the holder of the leak if it has one."""
+"""The beginning of the leaking line, and the leak's holder if it has one."""
 
 TOOLS = ("truth", "alone", "alone_short", "reverie-watch", "memray", "tracemalloc", "pytest-memray")
 TOOLS += ("filprofiler", "reverie-watch_trace", "scalene")
 STEPS = {"alone": 15_000, "reverie-watch": 15_000, "reverie-watch_trace": 15_000, "truth": 500}
 SHORT = 1000
-"""Steps for all other tools. A list of allocations shows a leak immediately."""
+"""Number of steps for all other tools. A list of allocations shows a leak immediately."""
 MOST_SECONDS = 240.0
 
 
@@ -47,7 +47,7 @@ def run(tool: str, leak: str, folder: Path, core: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     line = ["taskset", "-c", str(core), *command(tool, leak, steps, out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "BROWSER": "true"}
-    # Time during which the processes are suspended does not count.
+    # Do not count the time during which the processes are suspended.
     seconds, is_late = 0.0, False
     with (out / "output.txt").open("w") as output:
         child = subprocess.Popen(
@@ -72,7 +72,7 @@ def run(tool: str, leak: str, folder: Path, core: int) -> None:
 
 
 def read(folder: Path, name: str, leak: str) -> tuple[dict[str, Any], Reading | None]:
-    """Return the outcome of a run, with the reason for a missing report, and the parsed report."""
+    """Return the outcome of a run, including the reason for a missing report, and the parsed report."""
     tool, reader = READERS[name]
     out = folder / f"{tool}-{leak}"
     if not (out / "run.json").exists():

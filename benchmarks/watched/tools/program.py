@@ -1,6 +1,6 @@
-"""A small training with one of five leaks, for the comparison of tools: program.py <leak> <steps>.
+"""A small training program with one of five leaks, for comparing tools: program.py <leak> <steps>.
 
-It makes at most 250 steps per second, like a training with a fixed data rate. `none` does not leak.
+It runs at most 250 steps per second, like training at a fixed data rate. `none` does not leak.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ class Trainer:
         self.by_step: dict[int, torch.Tensor] = {}
 
     def update(self, leak: str, step: int) -> None:
-        """Make one optimizer step, and leak."""
+        """Run one optimizer step, and leak."""
         loss = self.model(torch.randn(64, 256)).square().mean()
         self.optimizer.zero_grad()
         if leak == "graph":
@@ -40,7 +40,7 @@ class Trainer:
         elif leak == "tensors":
             self.by_step[step] = torch.full((16_384,), 1.0)
         elif leak == "native":
-            # Like any library it calls malloc, so tools can see it.
+            # This calls malloc as any library would, so tools can see it.
             LIBC.strdup(TEXT)
         elif leak == "files" and step % 10 == 0:
             os.open("/dev/null", os.O_RDONLY)
