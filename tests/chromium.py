@@ -25,7 +25,7 @@ NEED_CHROMIUM = pytest.mark.skipif(
 
 
 class Browser:
-    """One tab, queried by DevTools' messages."""
+    """One tab, queried through DevTools messages."""
 
     def __init__(self, connection: ClientWebSocketResponse) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class Browser:
             await asyncio.sleep(0.05)
 
     async def open(self, url: str, width: int, height: int, *, is_phone: bool = False) -> None:
-        """Open a page in a window of this size, and wait until it is loaded."""
+        """Open a page in a window of this size, and wait until it has loaded."""
         scale = 3 if is_phone else 1
         await self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -70,7 +70,7 @@ class Browser:
 
 @asynccontextmanager
 async def browser(profile: Path) -> AsyncIterator[Browser]:
-    """Start a browser with a profile of its own, and end it."""
+    """Start a browser with its own profile, and end it."""
     assert CHROMIUM is not None
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     log = profile.with_suffix(".log")

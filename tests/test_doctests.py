@@ -1,4 +1,4 @@
-"""All examples in the package's docstrings run and give the documented results."""
+"""All examples in the package's docstrings run and produce the documented results."""
 
 import ast
 import doctest

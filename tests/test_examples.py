@@ -1,4 +1,4 @@
-"""The programs in examples/ run like for a reader, and each notebook equals its .py file."""
+"""The programs in examples/ run as they would for a reader, and each notebook matches its .py file."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def shown_by(server: Server, arguments: list[str], folder: Path) -> str:
 
 
 def save_episodes(folder: Path, led: np.ndarray = CHOICES) -> None:
-    """Write two episodes like dreamerv3-torch's `add_to_cache` and `save_episodes`. One is truncated."""
+    """Write two episodes as dreamerv3-torch's `add_to_cache` and `save_episodes` do. One is truncated."""
     folder.mkdir()
     position = np.arange(4)
     arrays = {

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Distributions:
-    """The built files."""
+    """The files that were built."""
 
     sdist: Path
     wheel: Path

@@ -59,7 +59,7 @@ HOOK = runpy.run_path(str(ROOT / "docs" / "hooks" / "settings.py"), run_name="se
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Yield language and text of each block."""
+    """Yield the language and text of each block."""
     found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", (ROOT / page).read_text(), re.M | re.S)
     return ((language, text) for _, language, text in found)
 
@@ -80,7 +80,7 @@ def command_lines(page: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def compose(arguments: list[str]) -> None:
-    """Compose the configuration of a training command, like the command itself."""
+    """Compose the configuration of a training command, as the command itself does."""
     flags = _flags([each for each in arguments if each != "..."])
     named = {item.key_or_group: item for item in parse(flags.overrides)}
     if "resume" in named:
@@ -159,7 +159,7 @@ WIDTH = 110
 
 
 def prose(page: str) -> Iterator[str]:
-    """Yield the lines of a page that an editor wraps: no code, equations, tables, headings and images."""
+    """Yield the lines of a page that an editor wraps: not code, equations, tables, headings or images."""
     text = re.sub(r"^( *)(```|\$\$).*?^\1\2$", "", (ROOT / page).read_text(), flags=re.M | re.S)
     return (line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "![", "[![")))
 

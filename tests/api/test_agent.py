@@ -43,7 +43,7 @@ def test_an_agent_plays_the_first_episode_of_an_evaluation_frame_for_frame(name:
 
 
 def test_an_episode_begins_with_nothing_of_the_one_before() -> None:
-    """With greedy actions and equal noise, an agent that has played acts like a new one."""
+    """With greedy actions and the same noise, an agent that has played acts like a new one."""
     env = gymnasium.make("CartPole-v1")
     first, _ = env.reset(seed=0)
     agent = reverie.load("pretrained:cartpole", device="cpu")

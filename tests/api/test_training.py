@@ -1,4 +1,4 @@
-"""Training from Python equals training from the command line, in a process with other tasks."""
+"""Training from Python matches training from the command line, in a process with other tasks."""
 
 import math
 import shutil
@@ -146,7 +146,7 @@ def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:
 
 
 class Broken(Catch):
-    """Works only for the first step, with which it is probed before a run exists."""
+    """Works only for the first step, which probes it before a run exists."""
 
     steps = 0
 

@@ -1,4 +1,4 @@
-"""The page "Your environment in 40 lines", executed block by block like by its reader."""
+"""The page "Your environment in 40 lines", executed block by block as its reader would."""
 
 import re
 import shlex

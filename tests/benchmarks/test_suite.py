@@ -134,7 +134,7 @@ def test_bad_input_is_told_in_one_sentence_before_anything_is_measured(
 
 @pytest.fixture
 def answering(tmp_path: Path) -> BenchConfig:
-    """Return settings with peers that only echo their options, and a folder that passes for all checkouts."""
+    """Return settings with peers that only echo their options, and a folder that counts as every checkout."""
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{ANSWER}")
     python.chmod(0o755)

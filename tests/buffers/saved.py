@@ -1,4 +1,4 @@
-"""A folder of saved replays as in checkpoints, and a full copy of a buffer for comparison."""
+"""A folder of replays saved as in checkpoints, and a full copy of a buffer for comparison."""
 
 import shutil
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Saves:
         return saved
 
     def write(self, buffer: EpisodeReplayBuffer) -> tuple[Path, SavedReplay]:
-        """Save without a commit, like a run that fails before its checkpoint is complete."""
+        """Save without a commit, as a run does that fails before its checkpoint is complete."""
         folder = self.root / f"save_{self.count}"
         self.count += 1
         folder.mkdir(parents=True)

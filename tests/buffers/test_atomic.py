@@ -75,7 +75,7 @@ def assert_refuses(buffer: EpisodeReplayBuffer, call: Callable[..., object], *ar
 @pytest.mark.parametrize("steps", [5, 60])
 @pytest.mark.parametrize("wrong", WRONG_STEPS.values(), ids=WRONG_STEPS)
 def test_a_step_that_does_not_fit_changes_nothing(wrong: Callable[[Step], Step], steps: int) -> None:
-    """This must be true with free space, and if an episode would have to be evicted."""
+    """This must be true both with free space and when an episode would have to be evicted."""
     buffer = make_buffer(num_envs=2)
     world = fill(buffer, num_envs=2, steps=steps)
     step = world.advance(["go on", "go on"])

@@ -34,7 +34,7 @@ IMAGE = ArraySpec((16, 16, 3), np.dtype(np.uint8))
 
 
 def frames_buffer(num_envs: int = 1, window_length: int = 5, **config: Any) -> EpisodeReplayBuffer:
-    """Return a compressed buffer of images with 768 bytes."""
+    """Return a compressed buffer of 768-byte images."""
     config = {"capacity": 4000, "chunk_length": 8, "compressed": True, "store_latents": False, **config}
     observation = {"image": IMAGE, "speed": ArraySpec((3,), np.dtype(np.float32))}
     spec = ReplaySpec(ReplayConfig(**config), observation, ActionSpec(2, True), num_envs, window_length, None)

@@ -1,4 +1,4 @@
-"""Prefetched batches equal the batches sampled from replay, with the same random stream."""
+"""Prefetched batches match those sampled directly from replay with the same random stream."""
 
 import numpy as np
 import pytest

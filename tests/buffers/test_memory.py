@@ -1,4 +1,4 @@
-"""The buffer owns its declared memory from construction on, and no data that passes through it."""
+"""The buffer owns its declared memory from construction on, but none of the data that passes through it."""
 
 import gc
 import weakref
@@ -31,7 +31,7 @@ def test_nbytes_is_what_is_really_held_within_one_percent(cross_episodes: bool) 
 
 
 def committed_bytes() -> tuple[float, int]:
-    """Return the rise of resident memory by a buffer, and its declared size."""
+    """Return how much a buffer increases resident memory, and its declared size."""
     before = process_rss_mb()
     buffer = make_buffer(num_envs=2, capacity=5_000_000, cross_episodes=False)
     return 1e6 * (process_rss_mb() - before), buffer.nbytes()

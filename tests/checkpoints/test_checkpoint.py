@@ -59,7 +59,7 @@ def raise_input_output_error(*_: object) -> None:
 
 
 def two_checkpoints(run_dir: Path) -> tuple[EpisodeReplayBuffer, dict[str, Any]]:
-    """Make checkpoints 10 and 20 of one replay. Return the replay, and its content at 10."""
+    """Save checkpoints 10 and 20 of one replay. Return the replay, and its contents at 10."""
     replay = make_buffer(capacity=200)
     world = fill(replay, num_envs=1, steps=30)
     first = full_copy(replay)

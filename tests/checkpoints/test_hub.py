@@ -1,4 +1,4 @@
-"""`hub:<owner>/<name>` is downloaded once, from a local hub, and then needs no network."""
+"""`hub:<owner>/<name>` is downloaded once, from a local hub, and then does not need the network."""
 
 import shutil
 import socket
@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Set the address, like HF_ENDPOINT before the library is imported."""
+    """Set the address, as HF_ENDPOINT would before the library is imported."""
     files = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)

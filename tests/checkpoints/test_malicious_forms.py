@@ -1,4 +1,4 @@
-"""Checkpoint files with unexpected content give one error, and no partial restore."""
+"""Checkpoint files with unexpected contents raise a single error and are never restored partially."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Content of a remote folder at each moment of an upload, and while it is unreachable."""
+"""The contents of a remote folder at each moment of an upload, and while it is unreachable."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ def config_of(folder: Path) -> CheckpointConfig:
 
 
 def upload(run: Path, copy: Path, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Upload all checkpoints like a new process."""
+    """Upload all checkpoints as a new process would."""
     uploader = Uploader(run, identity_of(run), is_cancelled)
     uploader.upload(RemoteFolder(f"file://{copy}"), list_checkpoints(run)[-1], prune=True)
 
@@ -210,7 +210,7 @@ def test_a_connection_that_is_lost_for_good_is_made_again(
     made: list[RemoteFolder] = []
 
     class Connection(RemoteFolder):
-        """Fails if it is the first connection, like SFTP after the server has closed it."""
+        """Fails on the first connection, as SFTP does after the server has closed it."""
 
         def __init__(self, url: str, name: str = "") -> None:
             super().__init__(url, name)

@@ -1,4 +1,4 @@
-"""Invalid input gives one sentence, exit code 2 and no files. Valid input runs."""
+"""Invalid input produces one sentence, exit code 2 and no files. Valid input runs."""
 
 import importlib
 import subprocess

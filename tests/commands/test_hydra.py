@@ -1,4 +1,4 @@
-"""Hydra's flags, completion, launchers and sweepers work like in any Hydra program."""
+"""Hydra's flags, completion, launchers and sweepers work as in any Hydra program."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""An overlong file name gives one clear error in every argument."""
+"""An overlong file name raises one clear error in every argument."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LONG = {"ascii": "x" * 300, "letters of two bytes": "é" * 150}
 
 
 def typed(main: Callable[..., object], *arguments: str) -> Callable[[], object]:
-    """Return a call of a command that reads `sys.argv`, like console scripts."""
+    """Return a call of a command that reads `sys.argv`, as console scripts do."""
 
     def call() -> object:
         sys.argv = ["reverie", *arguments]

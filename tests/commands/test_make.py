@@ -24,12 +24,12 @@ OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
 def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
-    """Start `make train` by `make`."""
+    """Start `make train`."""
     return make(folder, "train", "EXPERIMENT=dreamer_cartpole", f"ARGS={' '.join(overrides)}")
 
 
 def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
-    """Start make with this Python in its own process group, like a terminal."""
+    """Start make with this Python in its own process group, as a terminal does."""
     ready = folder / "ready"
     # It is newer than pyproject.toml, so no packages are installed.
     ready.touch()
@@ -47,7 +47,7 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
 
 
 def heed_ctrl_c() -> None:
-    """Restore the handling of Ctrl-C that a shell disables for background jobs."""
+    """Restore Ctrl-C handling, which a shell disables for background jobs."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -91,7 +91,7 @@ def lines_of(drawing: ElementTree.Element, name: str) -> list[np.ndarray]:
 
 @pytest.fixture
 def two_groups(empty_folder: Path) -> Path:
-    """Return a folder with four seeds that score 1, 2, 3, 10, and two of another rate that score 0, 1."""
+    """Return a folder with four seeds scoring 1, 2, 3 and 10, and two of another rate scoring 0 and 1."""
     for seed, score in enumerate((1, 2, 3, 10)):
         # The length of a run does not affect its group.
         steps = 1000 + seed

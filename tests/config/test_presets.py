@@ -213,7 +213,7 @@ def assert_whole(job: DictConfig, choices: dict[str, str]) -> None:
 
 
 def of_one_workflow(choices: dict[str, str]) -> dict[str, str]:
-    """Return those choices that a run can request."""
+    """Return the choices that a run can request."""
     return {
         name: each for name, each in choices.items() if (name, choices["workflow"]) != ("model", "population")
     }
@@ -306,7 +306,7 @@ def test_a_file_says_only_what_it_changes() -> None:
 
 
 def plain(config: DictConfig, key: str) -> Any:
-    """Return a value as in the YAML file, without interpolation."""
+    """Return a value as it is in the YAML file, without interpolation."""
     value: Any = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
     for name in key.split("."):
         value = value[name]

@@ -1,4 +1,4 @@
-"""Every environment continues exactly from a saved state."""
+"""Every environment resumes exactly from a saved state."""
 
 import dataclasses
 import sys

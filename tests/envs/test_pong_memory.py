@@ -1,4 +1,4 @@
-"""The positions in the emulator's memory agree with the frames of the environment."""
+"""The positions in the emulator's memory agree with the environment's frames."""
 
 from contextlib import closing
 

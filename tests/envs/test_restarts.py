@@ -154,7 +154,7 @@ def test_every_restart_counts() -> None:
 
 
 def test_the_state_after_a_crash_is_that_of_the_end_of_the_step() -> None:
-    """A run may save a checkpoint then: executed actions are final, and the failed episode has ended."""
+    """A run may then save a checkpoint: executed actions are final, and the failed episode has ended."""
     seed = faulty(0)
     survivor, environment = (make("Raises", seed, num_envs=3, max_restarts=limit) for limit in (1, 0))
     environment.reset()

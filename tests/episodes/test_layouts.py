@@ -69,7 +69,7 @@ STREAM = {
 
 
 def chunks(folder: Path, cuts: list[int], arrays: dict[str, Any] | None = None) -> None:
-    """Write chunks like `Chunk.save` of danijar/dreamerv3, split into files."""
+    """Write chunks as `Chunk.save` of danijar/dreamerv3 does, split into files."""
     folder.mkdir(exist_ok=True)
     arrays = STREAM if arrays is None else arrays
     for index, (start, stop) in enumerate(pairwise(cuts)):
@@ -135,7 +135,7 @@ def test_dreamerv3_with_chunks_in_a_circle_is_refused(tmp_path: Path) -> None:
 
 
 def minari(folder: Path, observations: Any, actions: Any, **spaces: Any) -> Path:
-    """Write a dataset like `HDF5Storage.update_episodes` of Minari."""
+    """Write a dataset as `HDF5Storage.update_episodes` of Minari does."""
     (folder / "data").mkdir()
     with h5py.File(folder / "data" / "main_data.hdf5", "w", track_order=True) as file:
         group = file.create_group("episode_0")

@@ -1,4 +1,4 @@
-"""Untrusted files: each gives one error with its name, runs no code and allocates no memory."""
+"""Untrusted files: each raises one error with its name, without running code or allocating memory."""
 
 import io
 import json
@@ -75,7 +75,7 @@ def test_the_unmodified_file_is_an_episode(tmp_path: Path) -> None:
 
 
 def with_member(folder: Path, data: bytes, name: str = "vector.npy", **options: Any) -> Path:
-    """Return an episode with an array `vector` of the bytes `data`."""
+    """Return an episode with an array `vector` made of the bytes `data`."""
     path = saved(folder, vector=None)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(name, data, **options)
@@ -321,7 +321,7 @@ def hdf5(folder: Path, change: Callable[[Any], None] | None = None) -> Path:
 
 
 def swapped(name: str, make: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Replace an array by the output of `make`."""
+    """Replace an array with the output of `make`."""
 
     def change(group: Any) -> None:
         del group[name]

@@ -21,7 +21,7 @@ BLOCK = 32_000
 
 
 def observations_kept(run: WorldModelOrchestrator) -> None:
-    """Keep all observations in a list, like a replay without eviction."""
+    """Keep all observations in a list, as a replay without eviction would."""
     kept = attach(run, "arrivals", [])
     after_environment_step(run, lambda arrival: kept().append(arrival))
 
@@ -70,7 +70,7 @@ def exceptions_kept(run: WorldModelOrchestrator) -> None:
 
 
 def results_by_step(run: WorldModelOrchestrator) -> None:
-    """Store an entry for each step's number, like a cache without a limit."""
+    """Store an entry for each step number, as an unbounded cache would."""
     kept, count = attach(run.parts.workflow, "by_update", {}), itertools.count()
     after_update(run, lambda _: kept().update({next(count): np.ones(BLOCK, np.float32)}))
 
@@ -110,7 +110,7 @@ def deque_without_limit(run: WorldModelOrchestrator) -> None:
 
 
 def metrics_history(run: WorldModelOrchestrator) -> None:
-    """Append plain numbers to a history without a limit: no tensor, no array."""
+    """Append plain numbers, not tensors or arrays, to an unbounded history."""
     kept, count = attach(run, "history", []), itertools.count()
 
     def remember(_: object) -> None:

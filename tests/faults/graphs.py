@@ -19,7 +19,7 @@ GLOBAL_TRACE: list[Tensor] = []
 
 
 def rssm_half_detached(run: WorldModelOrchestrator) -> None:
-    """Detach the cached latents, but not the recurrent state next to them."""
+    """Detach the cached latents, but not the recurrent state alongside them."""
     act_unguarded(run, Detached.half_stoch)
 
 
@@ -42,7 +42,7 @@ def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
 
 
 def losses_after_backward(run: WorldModelOrchestrator) -> None:
-    """Keep every loss, undetached, after its backward pass. The nodes stay, but their buffers are freed."""
+    """Keep every loss, undetached, after its backward pass. The nodes remain, but their buffers are freed."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     after_total(run, lambda total: kept().append(total))
 

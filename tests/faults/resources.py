@@ -16,7 +16,7 @@ SHARED_BYTES = 1_000_000
 
 
 def native_memory(run: WorldModelOrchestrator) -> None:
-    """Allocate memory from the C library and lose the pointer, like a faulty extension."""
+    """Allocate memory from the C library and lose the pointer, as a faulty extension would."""
     library = ctypes.CDLL(None)
     library.calloc.restype = ctypes.c_void_p
     after_update(run, lambda _: library.calloc(1, NATIVE_BYTES))

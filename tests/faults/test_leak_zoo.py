@@ -1,4 +1,4 @@
-"""Each fault in the real pipeline gets its verdict and its culprit. Decoys give no findings."""
+"""Each fault in the real pipeline gets the right verdict and culprit. Decoys produce no findings."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -67,7 +67,7 @@ def closure(run: WorldModelOrchestrator) -> None:
 
 
 def lru_cache(run: WorldModelOrchestrator) -> None:
-    """Call a function that has a cache without an effective limit, with a new number at each step."""
+    """Call a function whose cache is effectively unbounded with a new number at each step."""
     numbers = iter(range(10**9))
 
     def look(_: Any) -> None:
@@ -77,7 +77,7 @@ def lru_cache(run: WorldModelOrchestrator) -> None:
 
 
 def queue_of_views(run: WorldModelOrchestrator) -> None:
-    """Put the first row of a frame of 60 KB into a queue that is never read."""
+    """Put the first row of a 60 KB frame into a queue that is never read."""
     after_environment_step(run, lambda _: FRAMES.put(np.ones((100, BYTES // 100), np.uint8)[0]))
 
 
@@ -214,7 +214,7 @@ def cache_of(entries: int) -> Callable[[WorldModelOrchestrator], None]:
 
 
 def logarithm(run: WorldModelOrchestrator) -> None:
-    """Keep objects whose number grows like the logarithm of the steps."""
+    """Keep objects whose number grows with the logarithm of the steps."""
     held: list[bytes] = []
     steps = iter(range(1, 10**9))
 

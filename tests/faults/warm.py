@@ -1,4 +1,4 @@
-"""Make a short run at import, so that the forked runs of the zoo find modules and plan in memory."""
+"""Run briefly at import, so that the zoo's forked runs find modules and the plan in memory."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -125,7 +125,7 @@ def burst_every_twelfth_update(run: WorldModelOrchestrator) -> None:
 
 
 def one_step_up(run: WorldModelOrchestrator) -> None:
-    """Allocate a workspace of 8 MB once, late, like a compiler."""
+    """Allocate an 8 MB workspace once, late in the run, as a compiler does."""
     kept = attach(run, "workspace", {})
 
     def compile_late(_: Any) -> None:
@@ -216,7 +216,7 @@ def description(name: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a certificate, in a form that can be sent between processes."""
+    """The result of a certificate in a form that can be sent between processes."""
 
     is_flat: bool
     steps: int

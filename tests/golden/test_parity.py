@@ -1,4 +1,4 @@
-"""Tokens, latents, losses, gradients and updates equal the author's implementation."""
+"""Tokens, latents, losses, gradients and updates match the author's implementation."""
 
 import pytest
 import torch

@@ -28,7 +28,7 @@ CREATE_GRAPH = r"ignore:Using backward\(\) with create_graph=True"
 
 
 class HalfDetached(RSSM):
-    """Detaches its outputs but not its cache, like the defect in the incident."""
+    """Detaches its outputs but not its cache, like the bug in the incident."""
 
     def observe(self, *args: Any, **kwargs: Any) -> RSSMOutput:
         seen = super().observe(*args, **kwargs)

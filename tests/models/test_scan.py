@@ -1,4 +1,4 @@
-"""The gradients of a scan equal plain autograd's. Autograd adds up a product for each step."""
+"""The gradients of a scan match plain autograd's, which adds up a product for each step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ LARGEST = 1e-12
 
 
 class PlainScan(Scan):
-    """The same scan by plain autograd: every step uses the weights themselves."""
+    """The same scan with plain autograd: every step uses the weights themselves."""
 
     def __init__(self, weights: Sequence[Tensor], *args: Any, **keywords: Any) -> None:
         with torch.no_grad():

@@ -83,7 +83,7 @@ def run_with_a_kill(server: Server, run_dir: Path) -> None:
 
 
 def require_exact_ratio(run_dir: Path, step: int) -> None:
-    """Check for one update per 4 steps since the first update."""
+    """Check that there is one update per 4 steps since the first update."""
     state = saved_loop(run_dir, step)
     assert state["updates"] == 1 + int((step - state["ratio"]["start_step"]) / 4)
 

@@ -1,4 +1,4 @@
-"""The memory reported by a run's components equals their actual memory."""
+"""The memory that a run's components report matches their actual memory."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The same seed gives the same numbers in any process, and another seed gives others."""
+"""The same seed produces the same numbers in any process, and another seed produces different ones."""
 
 import os
 import subprocess

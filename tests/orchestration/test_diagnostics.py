@@ -1,4 +1,4 @@
-"""A run's memory diagnostics equal the values of its components."""
+"""A run's memory diagnostics match the values of its components."""
 
 from collections.abc import Iterator
 from pathlib import Path

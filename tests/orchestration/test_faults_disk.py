@@ -74,7 +74,7 @@ def leave_room(disk: Path, nbytes: int) -> None:
 
 
 def assert_stopped_cleanly(ended: Ended, run_dir: Path, file: str) -> None:
-    """Check for one sentence with the file's name, and that the remaining files are complete."""
+    """Check that one sentence includes the file's name, and that the remaining files are complete."""
     assert ended.code == 2
     assert "Traceback" not in ended.error and "ignored" not in ended.error
     assert ended.last_line.startswith("error: ") and " cannot be written: " in ended.last_line
@@ -96,7 +96,7 @@ def assert_nothing_half_written(run_dir: Path) -> None:
 
 
 def assert_goes_on(server: Server, run_dir: Path, whole: dict[str, str]) -> None:
-    """Check that after space is freed, the run ends like the run without faults."""
+    """Check that once space is freed, the run ends as the run without faults does."""
     ended = server.run("train", f"resume={run_dir}", "training.total_timesteps=32", "logger.tensorboard=true")
     assert ended.code == 0, ended.error
     assert identity(run_dir) == whole

@@ -25,7 +25,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_refused(ended: Ended, *words: str) -> None:
-    """Check for exit code 2 and a single sentence."""
+    """Check that the exit code is 2 and the message a single sentence."""
     assert (ended.code, ended.out, ended.error.count("\n")) == (2, "", 1), ended.error
     assert ended.error.startswith("error: ")
     for word in words:

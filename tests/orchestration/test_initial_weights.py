@@ -1,4 +1,4 @@
-"""`model.init` starts a run with the networks of another run, and with no other state."""
+"""`model.init` starts a run with the networks of another run, but with none of its other state."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Runs are compared with other runs of their task. Good seeds of Pong are never behind, failed ones are."""
+"""Runs are compared with other runs on their task. Good Pong seeds are never behind, but failed ones are."""
 
 import logging
 import runpy

@@ -1,4 +1,4 @@
-"""Environments that step during updates: the run is the same, and exits equally well."""
+"""Environments that step during updates: the run is the same, and exits just as cleanly."""
 
 import signal
 from pathlib import Path

@@ -66,7 +66,7 @@ SHARED = (
 def ranks_of(
     server: Server, size: int, *arguments: str, command: str = "train", of_each: tuple[str, ...] = ()
 ) -> list[Process]:
-    """Start the processes of a run like torchrun. `of_each` is an additional argument of each rank."""
+    """Start the processes of a run as torchrun does. `of_each` is an additional argument for each rank."""
     run = {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}", "MASTER_PORT": f"{free_port()}"}
     run |= {"MASTER_ADDR": "127.0.0.1"}
     each = ({"RANK": f"{index}", "LOCAL_RANK": f"{index}"} for index in range(size))
@@ -244,7 +244,7 @@ def test_ranks_begin_with_the_same_networks_after_a_kill_in_their_first_checkpoi
 
 
 def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:
-    """A single process is also continued by several. `tests/buffers/test_divided.py` compares records."""
+    """Several processes can continue a single one's run. `tests/buffers/test_divided.py` compares records."""
     folder = tmp_path / "run"
     shutil.copytree(shared_run, folder)
     before = [saved_loop(folder / part, 200)["environment"] for part in ("", f"{RANKS}/001")]

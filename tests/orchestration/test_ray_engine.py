@@ -55,7 +55,7 @@ RAY = (*TINY, "engine=ray", "ray.workers=2", "ray.object_store_mib=80")
 
 @pytest.fixture(scope="module")
 def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run that all others must equal."""
+    """Return the run that all others must match."""
     return started_once(tmp_path_factory, "local_engine", *TINY)
 
 
@@ -80,7 +80,7 @@ def begun(server: Server, run_dir: Path, *arguments: str) -> tuple[Process, Path
 
 
 def kill(process: Process, name: str, frozen_seconds: float = 0.0) -> None:
-    """Kill the first process with this name in a run's cluster, after freezing it for some seconds."""
+    """Kill the first process with this name in a run's cluster, after freezing it for a few seconds."""
     pid = next(pid for pid, command in processes_of(process.pid) if name in command)
     if frozen_seconds:
         os.kill(pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The plan of a run equals the memory of the run, and planning allocates no memory."""
+"""A run's plan matches its memory, and planning does not allocate memory."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Results from the table equal torch's own: shapes, strides, dtypes and storages."""
+"""Cached results match torch's own: shapes, strides, dtypes and storages."""
 
 from typing import Any
 

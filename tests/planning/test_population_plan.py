@@ -1,4 +1,4 @@
-"""The plan of a population equals the memory of its components and training phases."""
+"""A population's plan matches the memory of its components and training phases."""
 
 from contextlib import closing
 from pathlib import Path

@@ -15,7 +15,7 @@ HORIZON = 20
 
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1") -> AsyncIterator[int]:
-    """Serve Pong and yield the port. Ends like Ctrl-C, with a cancelled task."""
+    """Serve Pong and yield the port. It ends as on Ctrl-C, with a cancelled task."""
     async with serving_with_token(host) as (port, _):
         yield port
 

@@ -39,7 +39,7 @@ def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started_once(folders: pytest.TempPathFactory, name: str, *overrides: str) -> Path:
-    """Make a run that all processes of the test session share."""
+    """Create a run that all processes of the test session share."""
     return made_once(folders, name, lambda folder: start(folder, *overrides))
 
 
@@ -56,7 +56,7 @@ def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """Start a server that starts training processes without import times."""
+    """Start a server that starts training processes without the time for imports."""
     with warm_server() as started:
         yield started
 

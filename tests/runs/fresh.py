@@ -1,4 +1,4 @@
-"""Run functions in a fresh process, without effects of other tests."""
+"""Run functions in a fresh process, unaffected by other tests."""
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

@@ -86,7 +86,7 @@ CATCH_STEPS = 7
 
 
 def start(run_dir: Path, *overrides: str) -> Path:
-    """Make a run in this process, like the command line, and return its folder.
+    """Train a run in this process, as the command line does, and return its folder.
 
     Hydra's job is left out, because it would compose the configuration three more times.
     """
@@ -117,7 +117,7 @@ def intervals_of(run_dir: Path) -> Lines:
 
 
 def series_of(lines: Lines) -> dict[str, list[tuple[int, float]]]:
-    """Return the (step, value) pairs of each tag in float32, like TensorBoard."""
+    """Return the (step, value) pairs of each tag in float32, as TensorBoard stores them."""
     series = defaultdict(list)
     for line in lines:
         for tag, value in line.items():
@@ -160,7 +160,7 @@ def saved_model(run_dir: Path, step: int) -> dict[str, Any]:
 
 
 def update_counts(run_dir: Path, step: int) -> dict[str, int]:
-    """Return the number of updates of each optimizer, by its own count."""
+    """Return the number of updates of each optimizer, according to its own count."""
     return {name: int(state["updates"]) for name, state in saved_model(run_dir, step)["optimizers"].items()}
 
 

@@ -45,7 +45,7 @@ class InUsePeak(TorchDispatchMode):
 def update_twice(
     config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer, second: Any
 ) -> None:
-    """Make an update and a second one inside the context `second`, like the training loop."""
+    """Run an update, and a second one inside the context `second`, as the training loop does."""
     workflow = build_workflow(config, environment.spec)
     updated = None
     for context in (nullcontext(), second):

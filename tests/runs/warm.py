@@ -71,7 +71,7 @@ class Process:
             time.sleep(0.02)
 
     def end(self) -> Ended:
-        """Wait for its end and for the end of all its children. Remaining processes are orphans."""
+        """Wait until it and all its children have ended. Any remaining processes are orphans."""
         if self.code is None:
             self.code = int(self._ask({"pid": self.pid}))
         deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
@@ -149,7 +149,7 @@ def warm_server() -> Iterator[Server]:
 
 
 def processes_of(session: int) -> list[tuple[int, str]]:
-    """Return process id and command line of the live processes in a session."""
+    """Return the process id and command line of each live process in a session."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -57,7 +57,7 @@ def loss(rows: Tensor) -> Tensor:
 
 
 def loss_of_the_last(ranks: Ranks) -> str:
-    """Return the error on other ranks when the last rank exits, or, with two ranks, is silent for 5 s."""
+    """Return the error on other ranks when the last rank exits or, with two ranks, is silent for 5 s."""
     hasty = ProcessGroup(ranks.index, ranks.size, timeout=0.5 if ranks.size == 2 else 60.0)
     ranks.sum([0.0])
     if ranks.index == ranks.size - 1:

@@ -1,4 +1,4 @@
-"""A captured function equals the function in each call, draws the same numbers and allocates no memory."""
+"""Each call of a captured function matches the function's, draws the same numbers and allocates no memory."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Sums, gathers and decisions of several processes equal a single process's."""
+"""Sums, gathers and decisions of several processes match those of a single process."""
 
 from threading import Event, Thread
 

@@ -54,7 +54,7 @@ def compare(is_discrete: bool) -> None:
 
 
 def compare_uncompiled() -> None:
-    """Check that without compilation all results are bitwise equal."""
+    """Check that without compilation all results match bit for bit."""
     torch.manual_seed(0)
     written = tiny_workflow(VECTOR)
     compiled = CompiledDreamer(written.env, written.config, written.device)

@@ -1,4 +1,4 @@
-"""Results of processes that share one GPU, for their parts of the batches of `divided.py`."""
+"""Results of processes that share one GPU, for their parts of the batches in `divided.py`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Compiled steps equal eager steps, are compiled once, and fall back to eager mode."""
+"""Compiled steps match eager steps, are compiled once, and fall back to eager mode."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Updates as a CUDA graph equal eager updates, allocate no memory, and support resuming."""
+"""Updates captured as a CUDA graph match eager updates, allocate no memory, and support resuming."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ CUDA = torch.device("cuda")
 
 
 def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
-    """Return the same workflow with capture and the same random numbers."""
+    """Return the same workflow with capture enabled and the same random numbers."""
     other = CUDAGraphDreamer(workflow.env, workflow.config, workflow.device, workflow.autocast_dtype)
     other.load_state_dict(workflow.state_dict())
     return other

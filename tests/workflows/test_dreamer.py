@@ -1,4 +1,4 @@
-"""Acting and learning: changes by an update, memory of acting, and no remaining graphs."""
+"""Acting and learning: what an update changes, the memory of acting, and that no graphs remain."""
 
 import gc
 

@@ -58,7 +58,7 @@ def with_bad_reward(batch: SequenceBatch, value: float) -> SequenceBatch:
 def update_with_bad_gradient(
     workflow: DreamerWorkflow, name: str, phase: str, batch: SequenceBatch
 ) -> UpdateOutput:
-    """Make an update during which one entry of one gradient is infinite."""
+    """Run an update during which one entry of one gradient is infinite."""
 
     def spoil(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()
