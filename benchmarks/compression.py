@@ -68,7 +68,7 @@ class Settings:
     """JSON file for all rows."""
 
     steps: int = 3000
-    """Number of steps in each of two environments. These steps are added repeatedly."""
+    """Number of steps per environment, with two environments. These steps are added repeatedly."""
 
     records: int = 40_000
     """Number of records in each buffer."""
@@ -78,7 +78,7 @@ class Settings:
     instead."""
 
     weights: str = "src/pretrained/pong/weights.safetensors"
-    """Weights of an agent trained with experiment=dreamer_ataripong, whose play is also measured."""
+    """Weights of an agent trained with experiment=dreamer_ataripong. Its play is also measured."""
 
     torchrl: str | None = None
     """Python interpreter with torchrl, to measure its compressed storage on the same play, or null to skip

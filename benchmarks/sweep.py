@@ -66,7 +66,7 @@ class SweepConfig:
     """Address of an existing cluster, `auto` to find it, or null for this machine."""
 
     cpus: int = 1
-    """Number of CPUs per job, which determines the number of parallel jobs."""
+    """Number of CPUs per job. This determines the number of parallel jobs."""
 
     last: int = 20
     """Number of last episodes that the table's mean return covers."""

@@ -141,7 +141,7 @@ def print_scores(name: str, runs: Sequence[Path]) -> None:
 
 
 def returns_of(run: Path) -> Curve:
-    """Return the agent step and the return of each of a run's episodes."""
+    """Return the agent step and the return of each episode in a run."""
     found = [(line["step"], line["episode/return"]) for line in read(run) if "episode/return" in line]
     steps, returns = np.array(found).T
     return steps, returns

@@ -81,7 +81,7 @@ def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
 
 
 def heed_ctrl_c() -> None:
-    """Restore Ctrl-C handling, which a shell disables for background jobs."""
+    """Restore Ctrl-C handling if a shell disabled it for a background job."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -41,7 +41,7 @@ class JAXServer(BlockServer):
 
 
 class PongSpaces:
-    """Environment for `make_agent`, which only reads the spaces and closes it."""
+    """Environment for `make_agent`, used only to read its spaces before it is closed."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), elements.Space(bool))

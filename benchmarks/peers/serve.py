@@ -23,7 +23,7 @@ class BlockServer:
     """Answers requests for blocks of calls. Subclasses add their library."""
 
     libraries: tuple[str, ...] = ("numpy",)
-    """Packages whose versions are reported, in addition to the peer's own."""
+    """Packages with versions to report, in addition to the peer's own."""
 
     def __init__(self) -> None:
         self.options: dict[str, Any] = json.loads(sys.argv[1])

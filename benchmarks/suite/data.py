@@ -40,7 +40,7 @@ def random_batch(config: DreamerTrainConfig, env: EnvSpec, seed: int = 0) -> Seq
 
 
 def random_arrival(env: EnvSpec, generator: np.random.Generator) -> TimeStep:
-    """Return random pixels and rewards, as in the middle of episodes."""
+    """Return a step in mid-episode with random pixels and rewards."""
     flags = np.zeros(env.num_envs, np.bool_)
     return TimeStep(
         observation={

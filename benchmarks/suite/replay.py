@@ -85,7 +85,7 @@ class Feeder:
 
 
 def replay_add(bench: Bench, row: str) -> list[Result]:
-    """Measure adding one record from each of 8 environments to a full replay of 100,000 records."""
+    """Measure adding one record per environment, with 8 of them, to a full replay of 100,000 records."""
     with TemporaryDirectory() as folder:
         plain = Feeder(_config(bench, "buffer.store_latents=false"), Path(folder))
         latents = Feeder(_config(bench, "buffer.store_latents=true", "model=size1m"), Path(folder))

@@ -50,7 +50,7 @@ class Result:
 
     facts: dict[str, Any] = field(default_factory=dict)
     note: str = ""
-    """How the work differs from that of the first variant."""
+    """How the work differs from the first variant's."""
 
     blocks: list[dict[str, Any]] = field(default_factory=list)
 

@@ -127,7 +127,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> Outcome:
-    """Write each rank's certificate to its folder, print the one of rank 0, and return the worst outcome."""
+    """Write each rank's certificate to its folder, print rank 0's own, and return the worst outcome."""
     folder = folder_of_rank(Path(out), ranks.index) if out else Path(certificate.run_dir)
     order = list(Outcome)
     found = ranks.gather(torch.tensor([order.index(certificate.outcome)])).tolist()

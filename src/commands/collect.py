@@ -10,8 +10,8 @@ Anyone with the token can run any program on all these machines, so clusters mus
 RAY_AUTH_MODE=disabled joins a cluster without a token, on a trusted network.
 
 The command joins the Ray cluster with one CPU per collector and waits. The learner can start one collector
-(collect.collectors=) on each of these CPUs. The command ends on Ctrl-C or when the cluster ends, and does not
-leave any files behind. The learner restarts lost collectors on other machines with free CPUs.
+(collect.collectors=) per CPU. The command ends on Ctrl-C or when the cluster ends, and does not leave any
+files behind. The learner restarts lost collectors on other machines with free CPUs.
 """
 
 import os

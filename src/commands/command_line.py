@@ -1,7 +1,7 @@
 """`reverie-train`: Hydra's command line, with checks before Hydra creates files.
 
-User errors are reported in one line, with exit code 2. Only `.runs` imports torch, because the import takes
-seconds.
+User errors are reported in one line, with exit code 2. Only `.runs` imports torch, because this import is
+slow.
 """
 
 import os
@@ -113,7 +113,7 @@ def _run_hydra(arguments: list[str], task: Task | None = None, checked: Sequence
             with exit_on_user_error():
                 task(*checked)
             return None
-        # A launcher may run the job in another process, which needs this import.
+        # A launcher may run the job in another process that needs this import.
         from .runs import checked_job, score_of
 
         own = in_own_schema(composed)

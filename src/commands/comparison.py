@@ -176,7 +176,7 @@ def with_returns(runs: Sequence[Run]) -> list[Run]:
 
 
 def find_tag(metric: str, runs: Sequence[Run]) -> str:
-    """Return the tag for `metric`, which is a complete tag, parts of one in order, or `return`.
+    """Return the tag for `metric`: a complete tag, parts of one in order, or `return`.
 
     Raises:
         UserError: If no tag or several tags match.

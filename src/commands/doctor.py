@@ -260,7 +260,7 @@ def judge_load(load: float, cpus: int) -> Check:
 
 
 def why_no_exchange() -> str:
-    """Sum a number with gloo over two ranks, which are threads of this process. Return an error or ""."""
+    """Sum a number with gloo over two ranks in threads of this process. Return an error or ""."""
     store = dist.HashStore()
 
     def total(rank: int) -> float:

@@ -123,8 +123,7 @@ def _export(config: ExportConfig) -> None:
     require_new(Path(config.to))
     run = load_run(config.run, device=Device.cpu)
     folder = Path(config.run)
-    # The first call finds the episodes of all ranks. If there is no checkpoint, the second call raises the
-    # error.
+    # The first call finds the episodes of all ranks. Without a checkpoint, the second call raises the error.
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)
     replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)

@@ -1,4 +1,4 @@
-"""Requirements of Ray clusters."""
+"""Requirements for Ray clusters."""
 
 import importlib.util
 
@@ -9,7 +9,7 @@ LEAST_OBJECT_STORE_MIB = 80
 
 
 def require_ray(asked: str, otherwise: str = "") -> None:
-    """Raise a `UserError` if ray, which the setting `asked` needs, is not installed. Ray is not imported."""
+    """Raise a `UserError` if ray is missing but the setting `asked` needs it. Ray is not imported."""
     if importlib.util.find_spec("ray") is None:
         repair = f"Run `pip install 'reverie[ray]'`{otherwise}."
         raise UserError(f"{asked} requires the package ray, which is not installed. {repair}")

@@ -111,7 +111,7 @@ class CollectConfig:
     end."""
 
     steps: int = 16
-    """Steps per environment that a collector takes before it sends them and receives new weights."""
+    """Steps per environment after which a collector sends its records and receives new weights."""
 
     max_staleness: int = 64
     """Maximum number of updates between the weights that chose an action and the moment when its step is

@@ -21,7 +21,7 @@ from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
 
 FREE = "env.kwargs"
-"""The only mapping whose keys are user-defined."""
+"""The only mapping with user-defined keys."""
 
 _SUCCESSORS = {"dreamer_atari100k": "paper_atari100k, or fast_atari100k for a CPU"}
 """Successors of experiments that were replaced."""
@@ -112,7 +112,7 @@ def is_boolean_if_asked(kind: Any, value: object) -> bool:
 
 @cache
 def _scratch() -> DictConfig:
-    """Return a shared configuration for validating values, because creating one takes 50 ms."""
+    """Return a shared configuration for validating values, because creating one is slow (50 ms)."""
     return OmegaConf.structured(AnyTrainConfig)
 
 
@@ -232,7 +232,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _with_same_words(key: str, known: Iterable[str]) -> list[str]:
-    """Return the settings whose names consist only of words from the key, longest first."""
+    """Return the settings with names made only of words from the key, longest first."""
     asked, names = set(re.split(r"[._]", key)), {name: name.rpartition(".")[2].split("_") for name in known}
     found = [name for name, words in names.items() if asked.issuperset(words)]
     return sorted(found, key=lambda name: -len(names[name]))

@@ -88,7 +88,7 @@ def _unsealed(text: str) -> str:
 
 
 def _of_another_type(path: Path, text: str, key: str) -> UserError:
-    """Return the error for a key whose value has the wrong type, or for a key that is not a setting."""
+    """Return the error for a key with a value of the wrong type, or for a key that is not a setting."""
     kind = setting_types().get(key)
     reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets an unknown key"
     return _wrong(path, _mark_of(text, key.split(".")), reason)

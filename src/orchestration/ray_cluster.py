@@ -141,7 +141,7 @@ class Cluster:
             raise WorkerDied(first_line(error)) from error
 
     def require_alive(self) -> None:
-        """Check that the head and this machine's node answer. This takes 2 ms.
+        """Check that the head and this machine's node answer, in about 2 ms.
 
         Without this check, Ray would end this process without warning a minute after losing the head.
 
@@ -243,7 +243,7 @@ def new_folder() -> tuple[str, subprocess.Popen[bytes]]:
     The cleanup starts when the standard input of that process closes, which happens at the latest when this
     process ends.
     """
-    # Ray appends 75 characters for its sockets, whose paths are limited to 107.
+    # Ray appends 75 characters for its sockets, and socket paths are limited to 107.
     usual = tempfile.gettempdir()
     parent = usual if len(f"{usual}/reverie-12345678") <= 30 else "/tmp"
     folder = tempfile.mkdtemp(prefix="reverie-", dir=parent)

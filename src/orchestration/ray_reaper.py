@@ -1,7 +1,7 @@
 """Clean up after a local Ray cluster, even if the process that started it was killed.
 
 This file runs as a separate process, `python ray_reaper.py FOLDER PARENT`. It waits until its standard input
-closes, a pipe that only the parent has open at the other end. All of Ray's processes either have the folder
+closes. The other end of this pipe is open only in the parent. All of Ray's processes either have the folder
 in their arguments or have a log in it open.
 """
 

@@ -35,7 +35,7 @@ class RunRecipe(Recipe, Protocol):
         ...
 
     def updates_on_zeros(self, config: TrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
-        """Yield CPU updates of temporary networks for timing, from short windows up to those of the run."""
+        """Yield CPU updates of temporary networks for timing, from short windows up to the run's own."""
         ...
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> "Agent":

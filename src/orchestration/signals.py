@@ -68,5 +68,5 @@ class Signals:
 
 def _log_signal(level: int, number: int, text: str) -> None:
     """Log from a new thread, because the signal may have interrupted a write to the log."""
-    # The interrupted code may hold one of `threading`'s locks, so use the low-level module.
+    # The interrupted code may have acquired one of `threading`'s locks, so use the low-level module.
     _thread.start_new_thread(_LOG.log, (level, "%s: %s", signal.Signals(number).name, text))

@@ -19,7 +19,7 @@ _HOPELESS = 2.0
 """A thread count is not measured again if its updates take this many times as long as the fastest."""
 
 _NOISE = 1.05
-"""Counts whose time is within this factor of the fastest are considered equally fast."""
+"""Counts within this factor of the fastest time are considered equally fast."""
 
 _CUDA_THREADS = 4
 """Number of threads of a run on a GPU, where the CPU only samples batches and steps environments."""
@@ -73,7 +73,7 @@ def measure(
     seconds: float = _SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Return the median seconds per update for each number of threads. This takes about `seconds`.
+    """Return the median seconds per update for each number of threads. The total is about `seconds`.
 
     The function measures the longest of `updates` that fits into the time. It alternates between counts, so
     that a change in the machine's load affects all of them. On a slow machine, three rounds may take up to
@@ -132,7 +132,7 @@ def choose(seconds: dict[int, float]) -> tuple[int, str]:
 
 
 class PaceWatch:
-    """Detect, once per run, that updates have been half as fast as before for several log intervals."""
+    """Detect, once per run, that updates are half as fast as before over several log intervals."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_INTERVALS)

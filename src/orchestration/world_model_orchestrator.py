@@ -272,7 +272,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
     def save(self) -> None:
         """Check that the last update was finite, and save a checkpoint.
 
-        Rank 0 saves after all other ranks, because its files make the checkpoint as a whole valid.
+        Rank 0 saves after all other ranks, because its files make the whole checkpoint valid.
         """
         if self._side:
             self._side.wait()

@@ -24,9 +24,9 @@ CUDA_ADDRESS_BYTES = 20_000_000_000
 """Address space that CUDA reserves but mostly never uses. Unmeasured."""
 
 BFLOAT16_KERNEL_BYTES = 60_000_000
-"""oneDNN's generated kernels and workspace for bfloat16 products on a CPU. Measured as memory in use beyond
-that of float32: 40 to 45 MB after the first update in five configurations, constant afterwards, and 56 MB at
-the end of a Pong run."""
+"""oneDNN's generated kernels and workspace for bfloat16 products on a CPU. Measured as additional memory in
+use compared with float32: 40 to 45 MB after the first update in five configurations, constant afterwards, and
+56 MB at the end of a Pong run."""
 
 COMPILER_BYTES = 190_000_000
 """Memory of torch's compiler after compiling acting and an update (compile=inductor). Measured as the

@@ -31,7 +31,7 @@ _OWNER_BYTES = 16
 
 
 def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None) -> MemoryPlan:
-    """Return the planned usage of each of a run's ranks, without allocating or writing anything.
+    """Return the planned usage of each rank in a run, without allocating or writing anything.
 
     `gpu_bytes` is the memory of the GPU to plan for, by default the free memory of the local GPU.
 
@@ -100,7 +100,7 @@ def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> l
     limit = address_space_limit_bytes()
     if limit is None:
         return []
-    # torch starts one thread fewer. The surplus covers glibc, which briefly maps two arenas to align one.
+    # torch starts one thread fewer. The surplus covers the moment when glibc maps two arenas to align one.
     threads = config.threads or torch.get_num_threads()
     rows = [
         Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),
@@ -131,7 +131,7 @@ def _gpu(
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
     elif torch.cuda.is_available():
-        # This query creates the CUDA context, which uses memory. PyTorch's cache counts as available.
+        # This query creates the CUDA context and thus uses memory. PyTorch's cache counts as available.
         free, total = torch.cuda.mem_get_info()
         limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
         words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"

@@ -48,7 +48,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run writes to disk, except for its replay and networks."""
+    """Data that a run writes to disk, except for its replay and networks."""
 
     records_per_save: int
     """Maximum number of records between two opportunities to save a checkpoint."""

@@ -78,7 +78,7 @@ class MemoryPlan:
 
     @property
     def over(self) -> list[Resource]:
-        """Resources whose limit is exceeded."""
+        """Resources that exceed their limit."""
         return [resource for resource in self.resources if not resource.fits]
 
     @property

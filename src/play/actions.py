@@ -10,7 +10,7 @@ _DIGITS = 10
 
 
 def action_names(env: EnvConfig, count: int) -> list[str]:
-    """Return the environment's names for its `count` actions, as in Atari, or else their numbers."""
+    """Return the names that an environment has for its `count` actions (e.g. Atari), or their numbers."""
     with closing(make_single(env)) as one:
         meanings = getattr(one.unwrapped, "get_action_meanings", list)
         names = [str(name) for name in meanings()]

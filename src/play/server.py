@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class PlayServer:
-    """Connect a session to one web page at a time. A newer page takes over.
+    """Connect a session to one web page at a time. A newer page replaces it.
 
     Every message is answered with a frame or `{"error": ...}`. A separate thread handles one at a time.
 
@@ -112,7 +112,7 @@ class PlayServer:
         return web.Response(body=body, content_type="image/gif", headers=headers)
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
-        """Serve one page until it disconnects or another page takes over."""
+        """Serve one page until it disconnects or another page replaces it."""
         _require_own_page(request)
         socket = web.WebSocketResponse(
             heartbeat=_HEARTBEAT_SECONDS, max_msg_size=_LARGEST_MESSAGE_BYTES, timeout=_CLOSE_SECONDS

@@ -116,7 +116,7 @@ class DreamSession:
         return self._dream_of_start()
 
     def back(self) -> Frame:
-        """Reset the game and the dream to the dream's start. The same actions then reproduce the same game.
+        """Return to the start of the dream. The same actions then reproduce the same game.
 
         The environment replays the episode from its beginning, so this takes longer in long episodes.
 

@@ -146,7 +146,7 @@ def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:
 
 
 class Broken(Catch):
-    """Works only for the first step, which probes it before a run exists."""
+    """Works only for the first step, taken to probe it before a run exists."""
 
     steps = 0
 

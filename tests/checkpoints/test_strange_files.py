@@ -221,7 +221,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_runs_are_compared_by_what_they_hold(
     good_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that was stopped and continued has different files but the same contents."""
+    """A stopped and continued run has different files but the same contents."""
     long, stopped = tmp_path / "long", tmp_path / "stopped"
     start(
         long,

@@ -47,7 +47,7 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
 
 
 def heed_ctrl_c() -> None:
-    """Restore Ctrl-C handling, which a shell disables for background jobs."""
+    """Restore Ctrl-C handling if a shell disabled it for a background job."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

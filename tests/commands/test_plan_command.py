@@ -25,7 +25,7 @@ CPU = "device=cpu"
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, spare_gib: float, ranks: int = 1) -> None:
-    """Limit the memory to `spare_gib` above this process's usage, which depends on earlier tests."""
+    """Limit the memory to `spare_gib` above this process's usage (it depends on earlier tests)."""
 
     def limit() -> int:
         planned_bytes = ranks * psutil.Process().memory_info().rss + spare_gib * GIB

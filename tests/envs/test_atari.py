@@ -34,7 +34,7 @@ def bare_emulator() -> AtariVectorEnv:
 
 
 def test_an_episode_that_starts_leaves_the_other_emulators_alone() -> None:
-    """Each episode matches that of a new emulator with the same seed, while others end elsewhere."""
+    """Each episode matches a new emulator's with the same seed, while others end elsewhere."""
     steps = 320
     actions = np.stack([breakout_actions(index, steps) for index in range(2)], axis=1)
     arrivals = play(EnvConfig(game="breakout", num_envs=2), actions)

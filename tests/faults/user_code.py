@@ -67,7 +67,7 @@ def closure(run: WorldModelOrchestrator) -> None:
 
 
 def lru_cache(run: WorldModelOrchestrator) -> None:
-    """Call a function whose cache is effectively unbounded with a new number at each step."""
+    """Call a function with an effectively unbounded cache, with a new number at each step."""
     numbers = iter(range(10**9))
 
     def look(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The gradients of a scan match plain autograd's, which adds up a product for each step."""
+"""The gradients of a scan match plain autograd's. Autograd adds up a product for each step."""
 
 from collections.abc import Sequence
 from typing import Any

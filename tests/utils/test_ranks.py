@@ -1,4 +1,4 @@
-"""Sums, gathers and decisions of several processes match those of a single process."""
+"""Sums, gathers and decisions of several processes match a single process's."""
 
 from threading import Event, Thread
 

@@ -27,7 +27,7 @@ from ..ray_cluster import Cluster, EngineFailed, WorkerDied, check_reachable, re
 from .dry_run import dry_run, replay_spec, workflow_config
 
 Row = tuple[TimeStep, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]
-"""One record from each of a collector's environments, with the action, deter and stoch of `PolicyOutput`."""
+"""A record from each environment of a collector, with the action, deter and stoch of `PolicyOutput`."""
 
 AHEAD = 2
 """Rollouts in flight per collector: one is collected while the previous one is trained on."""
@@ -113,7 +113,7 @@ class _Part:
 
 
 class Collectors:
-    """A replacement for `VectorEnvironment` whose environments run in other processes.
+    """A replacement for `VectorEnvironment` that runs its environments in other processes.
 
     Records are yielded in arrival order, but each environment's records stay contiguous and in order. If a
     collector dies, its rollouts in flight are lost, and a new collector starts new episodes. The replay marks
@@ -163,7 +163,7 @@ class Collectors:
         return self.reset(), []
 
     def state_dict(self) -> dict[str, int]:
-        """Return the number of collectors that the run has started. Their episodes cannot be restored."""
+        """Return the number of collectors started so far. Their episodes cannot be restored."""
         return {"starts": self._starts}
 
     def render(self) -> None:

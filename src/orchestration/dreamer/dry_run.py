@@ -1,4 +1,4 @@
-"""Dry run of an update, which measures its memory exactly without data, memory or a device.
+"""Dry run of an update to measure its memory exactly, without data, memory or a device.
 
 The networks are built on torch's `meta` device, where tensors have shapes but no memory. They run real
 training updates while every storage is counted from creation to release.
@@ -31,7 +31,7 @@ CUDA_GRANULARITY = 512
 META = torch.device("meta")
 _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 _MOST_STEPS = 2048
-"""Maximum number of trained steps in an update for a full dry run, which then takes about a second."""
+"""Maximum number of trained steps in an update for a full dry run. Its duration is then about a second."""
 
 _LEAST_WINDOWS = 8
 """Minimum number of windows in the shorter dry run used for extrapolation."""

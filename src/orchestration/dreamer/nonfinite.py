@@ -45,7 +45,7 @@ class NonFiniteGuard:
         return self.in_a_row >= self.max_in_a_row
 
     def check(self, step: int, updated: UpdateOutput, batch: SequenceBatch) -> None:
-        """Check an update and its batch. On CUDA, check those of the previous call."""
+        """Check an update and its batch. On CUDA, check the update and batch of the previous call."""
         self.settle()
         copied, on_device = None, updated.finite
         if on_device.is_cuda:

@@ -206,7 +206,7 @@ class DreamerRecipe:
             yield (f"training.sequence_length={size}" for size in halves(config.training.sequence_length, 8))
 
     def model_name(self, config: DreamerTrainConfig) -> str:
-        """Return the preset of `configs/model` that matches the model's sizes, or `own size` if none does."""
+        """Return the preset of `configs/model` that matches the model's sizes, or else `own size`."""
         return preset_of(asdict(config.model)) or "own size"
 
     def banner_lines(self, config: DreamerTrainConfig, env: EnvSpec) -> dict[str, str]:

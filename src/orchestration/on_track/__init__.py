@@ -1,1 +1,1 @@
-"""The on-track instrument, imported only by runs whose task may have a reference."""
+"""The on-track instrument, imported only by runs on tasks that may have a reference."""

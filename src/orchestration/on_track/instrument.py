@@ -52,10 +52,10 @@ class Standing:
     low: float
     high: float
     has_risen: bool
-    """Whether the return exceeds that of runs that have not learned anything yet."""
+    """Whether the return exceeds the returns of runs that have not learned anything yet."""
 
     unit: str
-    """What `place` counts, as a singular noun."""
+    """Singular noun for the unit of `place`."""
 
     source: str
     """Description of the reference runs."""
@@ -93,7 +93,7 @@ class Reference:
     """Number of published runs among them."""
 
     risen_above: float
-    """A run whose return is above this value has learned something."""
+    """A run with a return above this value has learned something."""
 
     train_ratio: float = math.inf
     """Highest train ratio among these runs, infinite for published curves."""
@@ -144,7 +144,7 @@ def reference_of(config: DreamerTrainConfig) -> Reference | None:
 
 
 def published_task(env: EnvConfig) -> tuple[str, str] | None:
-    """Return the suite and task of an environment's published curves, or `None` if it has none."""
+    """Return the suite and task of an environment's published curves, or `None` without such curves."""
     if env.suite is Suite.atari and not (env.sticky_actions or env.full_action_space):
         return "atari100k", env.game
     if env.suite is Suite.dmc and env.observations is not Observations.both:

@@ -28,7 +28,7 @@ PopulationParts = Parts[PopulationEngine, ERLWorkflow]
 
 def build_engine(config: PopulationTrainConfig) -> PopulationEngine:
     """Return the local or Ray engine that runs and trains a population."""
-    # Unpickling a PopulationEnv would load all settings, which take 30 MB in each worker.
+    # Unpickling a PopulationEnv would load all settings, using 30 MB in each worker.
     env = EnvConfig(**asdict(config.env))
     settings = EngineSettings(env, config.population, config.td3, config.seed)
     return RayEngine(config, settings) if config.engine is Engine.ray else LocalEngine(settings)
@@ -87,7 +87,7 @@ class PopulationRecipe:
         return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=snapshots)
 
     def smaller(self, config: PopulationTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
-        """Yield changes to smaller networks, then to fewer episodes."""
+        """Yield changes that shrink the networks, then changes that reduce the number of episodes."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"td3.hidden_units={size}" for size in halves(config.td3.hidden_units, 16))
         if HOST in over:

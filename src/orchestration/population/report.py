@@ -24,7 +24,7 @@ one has not been selected yet. Both are excluded, so outcomes start with generat
 
 
 def save_population_report(run_dir: Path, num_elites: int) -> Path:
-    """Write `report.html` from `lineage.jsonl` and return its path. This takes about 1 s.
+    """Write `report.html` from `lineage.jsonl` in about 1 s, and return its path.
 
     Raises:
         UserError: If `lineage.jsonl` is missing or invalid. An earlier report is then left unchanged.

@@ -240,7 +240,7 @@ class PaddedMember(Members):
     """A member duplicated into two rows, because torch's kernel for a single row rounds differently."""
 
     def act(self, actor: Stacked, observation: Tensor) -> Tensor:
-        """See `Members.act`. A single row of observations is the member's."""
+        """See `Members.act`. A single row of observations belongs to the member."""
         rows = len(observation)
         return super().act(actor, observation.repeat(self.count // rows, 1, 1))[:rows]
 
@@ -256,7 +256,7 @@ def _as_arrays(state: dict[str, Any], start: int, stop: int) -> Arrays:
 
 
 def _copy(arrays: Arrays, tensors: Mapping[str, Any]) -> None:
-    """Copy nested arrays, which may be read-only. A single row fills both rows of a padded member."""
+    """Copy nested (possibly read-only) arrays. A single row fills both rows of a padded member."""
     for array, tensor in zip(tree_leaves(arrays), tree_leaves(tensors), strict=True):
         tensor.copy_(torch.tensor(array))
 
