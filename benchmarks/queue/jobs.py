@@ -61,10 +61,10 @@ class Job:
     row: Row
     evaluation: Evaluation
     runs: Path
-    """Absolute folder of all run folders."""
+    """Absolute path of the folder with all run folders."""
 
     results: Path
-    """Absolute folder of all raw data."""
+    """Absolute path of the folder with all raw data."""
 
     @property
     def run(self) -> Path:

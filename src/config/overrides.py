@@ -106,7 +106,7 @@ def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
 
 
 def is_boolean_if_asked(kind: Any, value: object) -> bool:
-    """Return False if a boolean setting has any other value, because OmegaConf would convert 9 to true."""
+    """Return False if a boolean setting has another value, because OmegaConf would convert 9 to true."""
     return kind is not bool or str(value).lower() in _BOOLEANS
 
 

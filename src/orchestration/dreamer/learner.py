@@ -12,7 +12,7 @@ from .collectors import Collectors
 
 
 class LearnerOrchestrator(WorldModelOrchestrator):
-    """A run with `Collectors` as its environments. A loop step adds a record of some or no environments.
+    """A run with `Collectors` as its environments. A loop step adds records from any number of environments.
 
     The update debt follows received steps and is never dropped. Updates that would make in-flight rollouts
     too stale wait until those arrive.
