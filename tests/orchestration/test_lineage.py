@@ -137,10 +137,10 @@ def test_a_lineage_whose_beginning_is_lost_is_said_to_be_so(tmp_path: Path) -> N
 
 
 def test_a_run_without_a_generation_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no generation"):
+    with pytest.raises(UserError, match="does not contain a complete generation"):
         read_lineage(tmp_path / "lineage.jsonl")
     write(tmp_path)
-    with pytest.raises(UserError, match="has no generation"):
+    with pytest.raises(UserError, match="does not contain a complete generation"):
         read_lineage(tmp_path / "lineage.jsonl")
 
 
