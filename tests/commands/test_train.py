@@ -80,7 +80,7 @@ def test_a_run_of_pong_leaves_its_whole_folder(pong_run: Path) -> None:
 def test_the_log_tells_the_plan_the_progress_and_the_end(pong_run: Path) -> None:
     log = (pong_run / "train.log").read_text()
     assert "1 update per 4 agent steps (16 frames), 14 updates in total, from step 8" in log
-    assert "step 40 of 60 (66.7%, 160 environment steps), no episode finished" in log
+    assert "step 40 of 60 (66.7%), 160 environment steps, no episode finished" in log
     assert log.rstrip().endswith(f"INFO finished: {pong_run}")
     assert not {"WARNING", "ERROR"} & set(log.split())
 
