@@ -1,4 +1,4 @@
-"""Replay buffer: memory is allocated once, and records are sampled as windows or transitions."""
+"""Replay buffer: allocates its memory once and samples records as windows or transitions."""
 
 from ..utils.public_names import public_names
 

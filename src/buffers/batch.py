@@ -1,7 +1,8 @@
-"""Batches of windows. A window has consecutive records (see `utils/timestep.py`) of one environment's stream.
+"""Batches of windows. A window consists of consecutive records (see `utils/timestep.py`) from one stream.
 
-The model step for column t uses the action of column t - 1. Where `is_first`, it ignores this action and its
-state. Column 0 provides only its stored latent and its action. Columns 1 to T are trained.
+The model step for column t uses the action of column t - 1. Where `is_first` is set, it ignores this action
+and the previous state. Column 0 only provides its stored latent and its action. The model is trained on
+columns 1 to T.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ class StoredLatent:
     """Detached latent states in the buffer's format, one per row."""
 
     deter: Float[Tensor, "batch deter"]
-    """Any float dtype when added to the buffer, and `buffer.latent_dtype` when read."""
+    """Deterministic state: any float dtype when added to the buffer, `buffer.latent_dtype` when read."""
 
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
@@ -27,16 +28,16 @@ class StoredLatent:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRecords:
-    """A complete episode in the arrival convention: n actions make n + 1 records."""
+    """A complete episode in the arrival convention: n actions produce n + 1 records."""
 
     observation: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Each key in the dtype of its spec. The last row is the final observation."""
+    """Observations by key, in the dtypes of their specs. The last row is the final observation."""
 
     action: Float32[np.ndarray, "records action"]
-    """Chosen after seeing each record. The last row is never executed. It is stored as zeros."""
+    """Actions chosen after seeing each record. The last one is never executed and is stored as zeros."""
 
     reward: Float32[np.ndarray, "records"]
-    """Received on arriving at each record, raw units. The first is 0."""
+    """Rewards received on arriving at each record, in raw units. The first is 0."""
 
     is_terminal: bool
     """Whether the episode terminated, or False if it was truncated."""
@@ -44,7 +45,7 @@ class EpisodeRecords:
 
 @dataclass(frozen=True, slots=True)
 class SampledPositions:
-    """Starts of a batch's windows. Stream indices are never reused, so they stay valid after evictions."""
+    """Start positions of a batch's windows. They stay valid because stream indices are never reused."""
 
     env: Int64[np.ndarray, "batch"]
     start: Int64[np.ndarray, "batch"]
@@ -52,7 +53,7 @@ class SampledPositions:
 
 
 NO_POSITIONS = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.int64))
-"""Positions of batches that were not sampled from a buffer."""
+"""Placeholder for batches that were not sampled from a buffer."""
 
 STEP_FIELDS = ("action", "reward", "is_first", "is_last", "is_terminal")
 
@@ -62,27 +63,27 @@ class SequenceBatch:
     """Windows of T + 1 columns, copied from the buffer."""
 
     observation: dict[str, Shaped[Tensor, "batch length ..."]]
-    """Each key in its stored dtype. Images stay uint8 until the encoder converts them."""
+    """Observations by key, in their stored dtypes. Images stay uint8 until the encoder converts them."""
 
     action: Float32[Tensor, "batch length action"]
-    """Chosen after seeing the column, or zeros where `is_last`."""
+    """Actions chosen after seeing each column, or zeros where `is_last` is set."""
 
     reward: Float32[Tensor, "batch length"]
-    """Received on arriving at the column, raw units. It is 0 where `is_first`."""
+    """Rewards received on arriving at each column, in raw units. They are 0 where `is_first` is set."""
 
     is_first: Bool[Tensor, "batch length"]
 
     is_last: Bool[Tensor, "batch length"]
-    """Final observation of an episode, or the last record of an abandoned episode."""
+    """Whether the column is the final observation of an episode, or the last record of an abandoned one."""
 
     is_terminal: Bool[Tensor, "batch length"]
-    """Terminated, so the return must not be bootstrapped. Never set for abandoned episodes."""
+    """Whether the episode terminated, so that its return must not be bootstrapped. False if abandoned."""
 
     context: StoredLatent | None = None
-    """Stored latent of column 0, or None if latents are not stored."""
+    """Stored latent of column 0, or `None` if latents are not stored."""
 
     positions: SampledPositions = NO_POSITIONS
-    """Starts of the windows on the host, for `EpisodeReplayBuffer.write_back`."""
+    """Start positions of the windows (in host memory), for `EpisodeReplayBuffer.write_back`."""
 
     def to(self, device: torch.device | str) -> "SequenceBatch":
         """Return the batch on `device`."""
@@ -94,7 +95,7 @@ class SequenceBatch:
         return replace(self, **self._changed(change), context=context)
 
     def select(self, rows: slice, columns: slice) -> "SequenceBatch":
-        """Return a view of some windows and columns. `context` is None unless column 0 is included."""
+        """Return a view of these windows and columns. `context` is `None` unless column 0 is included."""
         first, _, _ = columns.indices(self.reward.shape[1])
         context, positions = self.context if first == 0 else None, self.positions
         return SequenceBatch(
@@ -104,10 +105,10 @@ class SequenceBatch:
         )
 
     def trained(self) -> "SequenceBatch":
-        """Return a view of columns 1 to T, for which losses are computed."""
+        """Return a view of columns 1 to T, on which the losses are computed."""
         return self.select(slice(None), slice(1, None))
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        """Return all fields with a column axis, after applying `change`."""
+        """Apply `change` to all fields that have a column axis and return the results by name."""
         observation = {key: change(values) for key, values in self.observation.items()}
         return {"observation": observation} | {name: change(getattr(self, name)) for name in STEP_FIELDS}

@@ -1,4 +1,4 @@
-"""FIFO queues that share one pool of equal chunks. They manage the rows of entries, not the contents."""
+"""FIFO queues that share one pool of equal-sized chunks. They manage row numbers, not the rows' contents."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,23 +10,25 @@ COUNTER_DTYPE = np.dtype(np.int64)
 
 
 def rows_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
-    """Return the number of rows, in whole chunks, that always suffice for `capacity` entries in total.
+    """Return the number of rows, in whole chunks, that is always sufficient for `capacity` entries in total.
 
-    A queue of n entries occupies at most n / chunk_length + 2 - 2 / chunk_length chunks (both ends may be
-    inside a chunk), or 1 if empty. The sum is less than capacity / chunk_length + 2 * num_queues.
+    A queue of n entries occupies at most n / chunk_length + 2 - 2 / chunk_length chunks, because both ends
+    may lie inside a chunk. An empty queue occupies at most 1. The sum is less than capacity / chunk_length +
+    2 * num_queues.
     """
     return (-(-capacity // chunk_length) + 2 * num_queues) * chunk_length
 
 
 def _table_width(capacity: int, chunk_length: int) -> int:
-    """Return the maximum number of chunks that one queue can occupy."""
+    """Return the maximum number of chunks that a single queue can occupy."""
     return -(-capacity // chunk_length) + 1
 
 
 class ChunkedQueues:
-    """Queues of entries with absolute indices (never reused) and rows of a pool (reused immediately).
+    """Queues whose entries have an absolute index (never reused) and a row of the pool (reused immediately).
 
-    Appending and dropping cost the same at any fill. The caller keeps the total within `capacity`.
+    Appending and dropping take the same time at any fill level. The caller must keep the total within
+    `capacity`.
     """
 
     def __init__(self, num_queues: int, capacity: int, chunk_length: int) -> None:
@@ -43,13 +45,13 @@ class ChunkedQueues:
 
     @staticmethod
     def required_bytes(num_queues: int, capacity: int, chunk_length: int) -> int:
-        """Return the `nbytes` of such queues without creating them."""
+        """Return the `nbytes` of queues with these parameters without creating them."""
         table = num_queues * _table_width(capacity, chunk_length)
         free = rows_needed(num_queues, capacity, chunk_length) // chunk_length
         return (table + free) * TABLE_DTYPE.itemsize + 2 * num_queues * COUNTER_DTYPE.itemsize
 
     def nbytes(self) -> int:
-        """Return the bytes of the index, excluding the caller's rows."""
+        """Size of the index in bytes, excluding the caller's rows."""
         return self.head.nbytes + self.tail.nbytes + self._table.nbytes + self._free.nbytes
 
     @property
@@ -65,7 +67,7 @@ class ChunkedQueues:
         return self._table[queue, slot].astype(COUNTER_DTYPE) * self.chunk_length + index % self.chunk_length
 
     def append(self, queues: Integer[np.ndarray, "chosen"]) -> Int64[np.ndarray, "chosen"]:
-        """Append one entry to every one of the distinct `queues` and return the rows."""
+        """Append one entry to each queue in `queues` (distinct numbers) and return the entries' rows."""
         index = self.tail[queues]
         starts_chunk = index % self.chunk_length == 0
         if starts_chunk.any():
@@ -83,7 +85,7 @@ class ChunkedQueues:
         return self.rows(np.array(queue), np.arange(start, stop))
 
     def drop(self, queue: int, count: int) -> Int64[np.ndarray, "chunks"]:
-        """Drop the `count` oldest entries of a queue. Free and return all chunks before the new head."""
+        """Drop the `count` oldest entries of a queue. Free all chunks before the new head and return them."""
         first = int(self.head[queue]) // self.chunk_length
         self.head[queue] += count
         slots = np.arange(first, int(self.head[queue]) // self.chunk_length) % self._table.shape[1]
@@ -93,7 +95,7 @@ class ChunkedQueues:
         return freed
 
     def spans(self, queue: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Split [start, stop) at chunk borders and yield (index, count, row) of each piece in order."""
+        """Split [start, stop) at chunk boundaries and yield (index, count, row) for each piece in order."""
         while start < stop:
             count = min(self.chunk_length - start % self.chunk_length, stop - start)
             chunk = int(self._table[queue, start // self.chunk_length % self._table.shape[1]])
@@ -101,13 +103,13 @@ class ChunkedQueues:
             start += count
 
     def held_spans(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (queue, index, count, row) of all entries, split at chunk borders, queue by queue."""
+        """Yield (queue, index, count, row) for all entries, queue by queue, split at chunk boundaries."""
         for queue, (head, tail) in enumerate(zip(self.head.tolist(), self.tail.tolist(), strict=True)):
             for index, count, row in self.spans(queue, head, tail):
                 yield queue, index, count, row
 
     def restore(self, head: Sequence[int], tail: Sequence[int]) -> None:
-        """Set the entries of each queue to [head, tail). The caller then fills their rows."""
+        """Set the entries of each queue to [head, tail). The caller must then fill their rows."""
         self.head[:] = head
         self.tail[:] = tail
         self._num_free = self.num_chunks
@@ -130,7 +132,7 @@ class ChunkedQueues:
 def locate(
     counts: Int64[np.ndarray, "queues"], entry: Int64[np.ndarray, "batch"]
 ) -> tuple[Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
-    """Return (queue, rank within the queue) of entries numbered across all queues, queue by queue."""
+    """Return (queue, rank within the queue) for entries numbered across all queues, queue by queue."""
     ends = np.cumsum(counts)
     queue = np.searchsorted(ends, entry, side="right")
     return queue, entry - (ends - counts)[queue]

@@ -1,7 +1,8 @@
-"""Encode a chunk of consecutive records as its first record and all later changes of 64-bit words.
+"""Encode a chunk of consecutive records as its first record and all later changes to 64-bit words.
 
-Consecutive frames of a game differ in few words. The code is therefore smaller than byte-wise compressed
-differences, and decoding a window only copies frames and sets words, without decompressing whole frames.
+Consecutive frames of a game differ in only a few words. The encoding is therefore smaller than compressed
+byte-wise differences, and decoding a window only copies frames and sets words, without decompressing whole
+frames.
 """
 
 from collections.abc import Mapping
@@ -31,14 +32,14 @@ class Changes:
 
     first: Words
     where: Int64[np.ndarray, "changes"]
-    """Word of the record, in the order of records."""
+    """Word that each change sets within its record, in record order."""
 
     value: UInt64[np.ndarray, "changes"]
     bounds: list[int]
-    """Cumulative number of changes up to and including each record, 0 for the first record."""
+    """Cumulative number of changes up to and including each record. It is 0 for the first record."""
 
     def paint(self, start: int, targets: list[tuple[slice, Rows]]) -> None:
-        """Write consecutive records, beginning with `start`, to targets (words of a record, rows to fill)."""
+        """Write consecutive records, from `start` on, to the targets (words of a record, rows to fill)."""
         record, where, value = self.first.copy(), self.where, self.value
         sources = [(record[words], target) for words, target in targets]
         done = self.bounds[start]
@@ -69,7 +70,7 @@ class RecordLayout:
         self._small = slice(self._words[self.direct[-1]].stop if self.direct else 0, stop)
 
     def pack(self, values: Mapping[str, Tensor], rows: Rows) -> None:
-        """Copy the values of all fields, (records, *field), into rows. Padding is not written."""
+        """Copy the values of all fields, of shape (records, *field), into rows. Padding is not written."""
         into = rows.view(np.uint8)
         for name, spec in self.fields.items():
             start = self._words[name].start * WORD
@@ -83,7 +84,7 @@ class RecordLayout:
         return values
 
     def targets(self, out: Mapping[str, Tensor], count: int) -> tuple[list[tuple[slice, Rows]], Rows]:
-        """Return the targets of `Changes.paint` for the fields of `out`, and the rows for small fields."""
+        """Return the targets of `Changes.paint` for the fields in `out`, and the rows for small fields."""
         small = np.empty((count, self._small.stop - self._small.start), np.uint64)
         found = [
             (self._words[name], _bytes_of(out[name], count).view(np.uint64))
@@ -93,7 +94,7 @@ class RecordLayout:
         return [*found, (self._small, small)], small
 
     def finish(self, small: Rows, out: Mapping[str, Tensor]) -> None:
-        """Copy the small fields from the rows returned by `targets`."""
+        """Copy the small fields into `out` from the rows returned by `targets`."""
         named = {name: values for name, values in out.items() if name not in self.direct}
         self._unpack(small, named, offset=self._small.start)
 
@@ -114,7 +115,7 @@ class ChunkCodec:
         self._decompressor = zstandard.ZstdDecompressor()
 
     def encode(self, rows: Rows) -> bytes:
-        """Return the code of records. It is never longer than the records."""
+        """Return the encoded records. The encoding is never longer than the records."""
         position = np.flatnonzero(rows[1:] != rows[:-1])
         value = rows[1:].ravel()[position]
         gap = np.diff(position, prepend=-1).astype("<u4")
@@ -127,7 +128,8 @@ class ChunkCodec:
         """Decode a result of `encode` for `count` records.
 
         Raises:
-            ValueError: If the code is invalid. Allocations never exceed 1.5 times the size of the records.
+            ValueError: If the encoding is invalid. Allocations never exceed 1.5 times the size of the
+                records.
         """
         words, most = self.layout.num_words, (count - 1) * self.layout.num_words
         if len(code) == count * words * WORD:
@@ -163,12 +165,12 @@ class ChunkCodec:
         return Changes(first, position, value, bounds.tolist())
 
     def rows(self, code: bytes | memoryview, count: int) -> Rows:
-        """Return all records of a code. See `decode` for errors."""
+        """Return all decoded records. See `decode` for errors."""
         rows = np.empty((count, self.layout.num_words), np.uint64)
         self.decode(code, count).paint(0, [(slice(None), rows)])
         return rows
 
 
 def _bytes_of(values: Tensor, count: int) -> np.ndarray:
-    """View contiguous values of `count` records as (count, bytes per record)."""
+    """Return the contiguous values of `count` records as a view of shape (count, bytes per record)."""
     return values.view(torch.uint8).numpy().reshape(count, -1)

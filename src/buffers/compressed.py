@@ -1,4 +1,4 @@
-"""Record store for `buffer.compressed`: full chunks are encoded, each stream's newest chunk is raw."""
+"""Record store for `buffer.compressed`: full chunks are encoded, and each stream's newest chunk stays raw."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -17,13 +17,13 @@ from .plan import ReplayPlan
 from .storage import Arena, allocate
 
 CODED = "coded"
-"""Name of the single field that encoded records have in a file."""
+"""Name of the only field of encoded records in a file."""
 
 _NONE = -1
 
 
 class CompressedStore:
-    """An `Arena` that is limited by bytes and encodes each chunk when its last row is written."""
+    """An `Arena` with a byte limit that encodes each chunk when its last row is written."""
 
     def __init__(self, spec: ReplaySpec, plan: ReplayPlan, directory: Path | None = None) -> None:
         self.fields = step_fields_of(plan.fields)
@@ -34,7 +34,7 @@ class CompressedStore:
         self._data = allocate(pages, spec.config.storage, torch.device("cpu"), directory).numpy()
         self._pages = Pages(self._data, num_chunks)
         raw = spec.num_envs, self._length, self._codec.layout.num_words
-        # `np.full` writes to the pages, so their memory is committed now.
+        # `np.full` writes to the pages, so that their memory is committed now.
         self._raw = np.full(raw, 0, np.uint64)
         # Index of each chunk in `_raw`, or `_NONE`.
         self._slot = np.full(num_chunks, _NONE, np.int32)
@@ -43,7 +43,7 @@ class CompressedStore:
         self._most_pages = pages_needed(self._raw[0].nbytes)
 
     def nbytes(self) -> int:
-        """Return the bytes of codes and raw chunks, including unused pages."""
+        """Size of the encoded and raw chunks in bytes, including unused pages."""
         return self._data.nbytes + self._raw.nbytes
 
     def index_nbytes(self) -> int:
@@ -52,17 +52,17 @@ class CompressedStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the pages in use."""
+        """Total size of the pages in use, in bytes."""
         return (len(self._data) - self._pages.num_free) * PAGE_BYTES
 
     @property
     def most_bytes(self) -> int:
-        """Bytes of all pages."""
+        """Total size of all pages, in bytes."""
         return self._data.nbytes
 
     @property
     def row_bytes(self) -> float | None:
-        """Bytes of pages per encoded row, or None before the first chunk is encoded."""
+        """Mean number of page bytes per encoded row, or `None` before the first chunk is encoded."""
         coded = self._pages.num_stored * self._length
         return self.used_bytes / coded if coded else None
 
@@ -79,7 +79,7 @@ class CompressedStore:
         """See `Arena`. Consecutive rows of a chunk are decoded together.
 
         Raises:
-            UserError: If a code in memory is corrupt.
+            UserError: If an encoded chunk in memory is corrupt.
         """
         layout, wanted = self._codec.layout, rows.numpy().ravel()
         targets, small = layout.targets(out, len(wanted))
@@ -105,7 +105,7 @@ class CompressedStore:
             ) from error
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """Copy values (rows, *field) of all fields into the rows after the previously written rows."""
+        """Copy the values of all fields, each (rows, *field), into the rows after the last written row."""
         packed = np.zeros((len(rows), self._raw.shape[2]), np.uint64)
         self._codec.layout.pack(values, packed)
         chunks, offsets = np.divmod(rows.numpy(), self._length)
@@ -123,14 +123,14 @@ class CompressedStore:
             self._num_free -= 1
             assert self._num_free >= 0, "more open chunks than streams"
             self._slot[chunk] = self._free[self._num_free]
-            # A stream may begin inside its chunk, so the rows before it must not contain old data.
+            # A stream may begin inside its chunk. The rows before its start must not contain old data.
             self._raw[self._slot[chunk]] = 0
         return int(self._slot[chunk])
 
     def _close(self, chunk: int) -> None:
         """Encode a full chunk."""
         code = self._codec.encode(self._raw[self._slot[chunk]])
-        # This happens only while loading, because `add` makes room first.
+        # This can only happen while loading, because `add` makes room first.
         if pages_needed(len(code)) > self._pages.num_free:
             raise UserError(
                 f"the saved records do not fit into buffer.memory_budget_gib: the budget is full after "
@@ -150,10 +150,10 @@ class CompressedStore:
         return self._codec.layout.unpack(self._packed(row, count), list(self.fields))
 
     def saved(self, row: int, count: int) -> dict[str, Tensor]:
-        """Return the code of consecutive rows of one chunk, (bytes,) uint8, by name."""
+        """Return consecutive rows of one chunk in encoded form, as uint8 of shape (bytes,), by field name."""
         chunk = row // self._length
         if count == self._length and self._slot[chunk] == _NONE:
-            # Decoding verifies the code, so that corrupt memory is not saved in a checkpoint.
+            # Decoding verifies the encoding, so that corrupt memory is never saved in a checkpoint.
             self._decoded(chunk)
             code = self._pages.get(chunk)
         else:
@@ -187,13 +187,13 @@ class CompressedStore:
 
 
 RecordStore = Arena | CompressedStore
-"""Rows of fields, as plain tensors or encoded."""
+"""Rows of fields, stored as plain tensors or encoded."""
 
 
 def decode_saved(
     tensors: dict[str, Tensor], fields: Mapping[str, FieldSpec], count: int
 ) -> dict[str, Tensor]:
-    """Return the fields of saved records, encoded or not. Raise `ValueError` for an invalid code."""
+    """Return the fields of saved records, encoded or not. Raise `ValueError` for an invalid encoding."""
     if CODED not in tensors:
         return tensors
     code, codec = tensors[CODED], ChunkCodec(RecordLayout(fields))

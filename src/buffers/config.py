@@ -30,20 +30,21 @@ class ReplayConfig:
     """Maximum number of records (stored steps, including final observations) over all environments."""
 
     memory_budget_gib: float = 8.0
-    """Maximum memory of the buffer with its index, in GiB. It is checked before the first allocation."""
+    """Maximum memory of the buffer including its index, in GiB. It is checked before the first allocation."""
 
     storage: ReplayStorage = ReplayStorage.ram
-    """Type of memory that stores the records: ram, mmap or cuda."""
+    """Where the records are stored: ram, mmap or cuda."""
 
     store_latents: bool = True
-    """Store the latent state of every record, so that a window can start from the model's state."""
+    """Store the latent state of every record, so that windows can start from the model's state."""
 
     latent_dtype: LatentDtype = LatentDtype.float16
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
     latent_every: int = 1
-    """Store the latent state of only every n-th record of a stream. Windows then begin at these records. Must
-    divide `training.sequence_length`, so that all records are replayed equally often, and `chunk_length`."""
+    """Store the latent state of only every n-th record of a stream. Windows then begin at these records. It
+    must divide `training.sequence_length`, so that all records are replayed equally often, and
+    `chunk_length`."""
 
     compressed: bool = False
     """Compress full chunks losslessly. The buffer then allocates all of `memory_budget_gib` and evicts the
@@ -54,7 +55,7 @@ class ReplayConfig:
 
     newest_share: float = 0.0
     """Fraction of windows drawn from the newest quarter of each stream, so that the model follows the current
-    policy. The others are drawn uniformly from all windows. All have the same weight in the loss."""
+    policy. The others are drawn uniformly from all windows. All windows have the same weight in the loss."""
 
     chunk_length: int = 48
     """Records per chunk, the unit of memory and of saved files. Each environment has two spare chunks."""
@@ -63,7 +64,7 @@ class ReplayConfig:
     """Folder or file of episodes to load into the replay of a new run, in a format of `reverie-episodes`."""
 
     def __post_init__(self) -> None:
-        """Check single fields. `plan_replay` checks fields that depend on the environment."""
+        """Check individual fields. `plan_replay` checks the fields that depend on the environment."""
         take_choices("buffer", self)
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)

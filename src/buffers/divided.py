@@ -22,7 +22,7 @@ from .shared_files import LatentFile, Segment, load_latents, load_records, read_
 from .storage import Arena
 
 SavedPart = tuple[Path, Path]
-"""Folder of a checkpoint, and folder of the files shared by checkpoints."""
+"""Folder of a checkpoint, and folder of the files that checkpoints share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ class _Part:
     latents: list[LatentFile]
 
     streams: dict[int, int]
-    """Stream numbers in this rank by stream numbers in the saved part."""
+    """Maps stream numbers of the saved part to stream numbers of this rank."""
 
 
 def load_streams(
     parts: Sequence[SavedPart], first: int, index: EpisodeIndex, store: RecordStore, latents: Arena | None
 ) -> None:
-    """Fill all streams of `index` with consecutive saved streams, counted over all parts.
+    """Fill all streams of `index` with consecutive saved streams, numbered across all parts.
 
-    `first` is the first saved stream to load. If the capacity is exceeded, the longest streams are cut.
+    `first` is the first saved stream to load. If the capacity would be exceeded, the longest streams are cut.
 
     Raises:
-        UserError: If fields do not match, or a file was not written by a buffer.
+        UserError: If the fields do not match, or a file was not written by a buffer.
     """
     wanted = _wanted(parts, first, len(index.records.head))
     state: dict[str, list[Any]] = {key: [0] * len(index.records.head) for key in index.state_dict()}
@@ -70,7 +70,7 @@ def load_streams(
 
 
 def _wanted(parts: Sequence[SavedPart], first: int, count: int) -> list[_Part]:
-    """Return the parts that contain some of the requested streams."""
+    """Return the parts that contain any of the requested streams."""
     found, before = [], 0
     for folder, shared in parts:
         path = folder / INDEX_FILE
@@ -107,7 +107,7 @@ def _latents(part: _Part, latents: Arena) -> Iterator[dict[str, Tensor]]:
 
 
 def _leveled(lengths: Int64[np.ndarray, "streams"], capacity: int) -> Int64[np.ndarray, "streams"]:
-    """Return the lengths, cut to a common limit such that their sum is within the capacity.
+    """Return the lengths, cut to a common limit so that their sum is within the capacity.
 
     >>> _leveled(np.array([5, 1, 9]), 10)
     array([4, 1, 4])

@@ -16,7 +16,7 @@ class Room(Protocol):
     """Interface of chunk memory for eviction."""
 
     def has_room(self, chunks: int) -> bool:
-        """Return whether this many more full chunks fit regardless of their contents."""
+        """Return whether this many more full chunks fit, regardless of their contents."""
         ...
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
@@ -29,7 +29,8 @@ class EpisodeIndex:
 
     If `room` or `capacity` is exhausted, the longest stream with a complete episode loses its oldest complete
     episode, which is the oldest overall while all streams grow equally. Without complete episodes, the
-    longest stream loses single records, oldest first. Slower and later streams keep as many as the others.
+    longest stream loses individual records, oldest first. Slower and later-starting streams keep as many
+    records as the others.
     """
 
     def __init__(self, spec: ReplaySpec, room: Room) -> None:
@@ -38,10 +39,10 @@ class EpisodeIndex:
         self.start_every, self._reach, self._room = spec.start_every, spec.reach, room
         self.records = ChunkedQueues(*pool)
         self.has_been_short = False
-        """Whether memory ran out, and records were dropped, before `capacity` was reached."""
+        """Whether records were dropped because memory ran out before `capacity` was reached."""
 
         self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
-        # `begins` marks rows with first records. `_episode_start` is the stream index of newest episodes.
+        # `begins` marks the first records of episodes. `_episode_start` is the start of each newest episode.
         self.begins = np.full(self.records.num_rows, False)
         self._envs = np.arange(spec.num_envs)
         self._num_complete = np.zeros(spec.num_envs, COUNTER_DTYPE)
@@ -50,14 +51,14 @@ class EpisodeIndex:
 
     @staticmethod
     def required_bytes(spec: ReplaySpec) -> int:
-        """Return the `nbytes` of an index without allocating it."""
+        """Return the `nbytes` of such an index without allocating it."""
         pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
         num_rows, queues = rows_needed(*pool), ChunkedQueues.required_bytes(*pool)
         starts = 0 if spec.config.cross_episodes else queues + num_rows * COUNTER_DTYPE.itemsize
         return queues + starts + num_rows + spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
 
     def nbytes(self) -> int:
-        """Return the size in bytes. The index is always in host memory."""
+        """Size of the index in bytes. The index is always in host memory."""
         own = [self.begins, self._envs, self._num_complete, self._is_open, self._episode_start]
         starts = self.starts.values.nbytes + self.starts.queues.nbytes() if self.starts else 0
         return sum(array.nbytes for array in own) + self.records.nbytes() + starts
@@ -74,7 +75,7 @@ class EpisodeIndex:
 
     @property
     def window_counts(self) -> Int64[np.ndarray, "envs"]:
-        """Number of different windows in each stream."""
+        """Number of distinct windows in each stream."""
         if self.starts:
             return self.starts.queues.lengths
         last = (self.records.tail - self.window_length) // self.start_every
@@ -95,7 +96,7 @@ class EpisodeIndex:
         is_last: Bool[np.ndarray, "envs"],
         envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> Int64[np.ndarray, "envs"]:
-        """Add a record per environment in `envs` (default: all) after dropping old ones. Return the rows."""
+        """Drop old records, then add one per environment in `envs` (default: all). Return the rows."""
         envs = self._envs if envs is None else envs
         index = self.records.tail[envs]
         full = int(((index + 1) % self.records.chunk_length == 0).sum())
@@ -115,16 +116,17 @@ class EpisodeIndex:
         return rows
 
     def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
-        """Add a complete episode to one stream after dropping old ones. Return the rows to fill.
+        """Drop old records, then add a complete episode to one stream. Return the rows to fill.
 
         Raises:
-            ValueError: Before any change, for an unknown stream, an open episode or one that is too long.
+            ValueError: If the stream is unknown, any episode is open, or the new one is too long. Nothing has
+                been changed in this case.
         """
         if not 0 <= env < len(self._envs):
             raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
         if length > self.capacity:
             raise ValueError(f"an episode has {count_text(length, 'record')}, but capacity={self.capacity}")
-        # Making room might otherwise cut an open episode.
+        # Making room could otherwise cut an open episode.
         if self._is_open.any():
             open_envs = np.flatnonzero(self._is_open).tolist()
             raise ValueError(f"add_episode while episodes of environments {open_envs} are open")
@@ -141,7 +143,7 @@ class EpisodeIndex:
         return rows
 
     def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
-        """Return windows by indices over all window starts, stream by stream, oldest first."""
+        """Return the windows at these indices. Windows are numbered stream by stream, oldest first."""
         env, rank = locate(self.window_counts, indices)
         start = (
             self.starts.at(env, rank) if self.starts else (self._first_start()[env] + rank) * self.start_every
@@ -149,7 +151,7 @@ class EpisodeIndex:
         return SampledPositions(env=env, start=start)
 
     def newest(self, indices: Int64[np.ndarray, "batch"]) -> Int64[np.ndarray, "batch"]:
-        """Convert indices over only the newest windows (see `newest_counts`) to indices for `windows`."""
+        """Convert indices into the newest windows (see `newest_counts`) to indices for `windows`."""
         newest = self.newest_counts
         env, rank = locate(newest, indices)
         return np.cumsum(self.window_counts)[env] - newest[env] + rank
@@ -178,7 +180,7 @@ class EpisodeIndex:
                 stop = self._end_of_oldest_episode(env)
                 self._num_complete[env] -= 1
             else:
-                # The longest stream contains at least a whole window, so it never becomes empty.
+                # The longest stream contains at least one whole window, so it never becomes empty.
                 env = int(self.records.lengths.argmax())
                 stop = int(self.records.head[env]) + 1
             dropped = stop - int(self.records.head[env])
@@ -188,7 +190,7 @@ class EpisodeIndex:
                 self.starts.drop_before(env, stop)
 
     def _end_of_oldest_episode(self, env: int) -> int:
-        """Return the stream index after the oldest episode. Over time, each record is read only once."""
+        """Return the stream index where the oldest episode ends. Over time, each record is read only once."""
         head, tail = int(self.records.head[env]), int(self.records.tail[env])
         for index, count, row in self.records.spans(env, head + 1, tail):
             begins = self.begins[row : row + count]
@@ -197,7 +199,7 @@ class EpisodeIndex:
         return tail
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything except `begins` as lists of numbers."""
+        """Return all state except `begins` as lists of numbers."""
         return {
             "head": self.records.head.tolist(),
             "tail": self.records.tail.tolist(),
@@ -214,7 +216,7 @@ class EpisodeIndex:
         self._episode_start[:] = state["episode_start"]
 
     def count_episodes(self) -> None:
-        """Recount the episodes from `begins` after streams have lost their oldest records."""
+        """Recount the episodes using `begins`, after streams have lost their oldest records."""
         head, tail = self.records.head.tolist(), self.records.tail.tolist()
         for env, (first, end) in enumerate(zip(head, tail, strict=True)):
             rows = self.records.rows(np.array(env), np.arange(first + 1, end))
@@ -241,9 +243,9 @@ class EpisodeIndex:
 
 
 class EpisodeStarts:
-    """Starts of windows with all trained steps in one episode: a queue per environment, oldest first.
+    """Starts of windows whose trained steps all belong to one episode: a queue per environment, oldest first.
 
-    There are never more starts than records, so the capacity of the records is sufficient.
+    Starts never outnumber records, so the same capacity is sufficient.
     """
 
     def __init__(self, num_envs: int, capacity: int, chunk_length: int) -> None:
@@ -251,7 +253,7 @@ class EpisodeStarts:
         self.values = np.full(self.queues.num_rows, 0, COUNTER_DTYPE)
 
     def extend(self, env: int, starts: Int64[np.ndarray, "starts"]) -> None:
-        """Append starts, oldest first, to one environment's queue."""
+        """Append starts to one environment's queue, oldest first."""
         self.values[self.queues.extend(env, len(starts))] = starts
 
     def drop_before(self, env: int, index: int) -> None:

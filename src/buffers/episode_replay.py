@@ -1,4 +1,4 @@
-"""The replay buffer: allocates once, evicts whole episodes and returns copies."""
+"""The replay buffer. It allocates its memory once, evicts whole episodes and returns copies."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -26,20 +26,23 @@ _LOG = logging.getLogger(__name__)
 
 
 class EpisodeReplayBuffer:
-    """Records of several environments in one arena of equal chunks.
+    """Records of several environments in one arena of equal-sized chunks.
 
     Episodes are contiguous in the chunks of their environment's stream. If a new record would exceed
-    `buffer.capacity`, the oldest complete episode is evicted; see `EpisodeIndex` for the details. Inputs and
+    `buffer.capacity`, the oldest complete episode is evicted (see `EpisodeIndex` for details). Inputs and
     results are copied. After construction, only `sample` allocates memory, for its batch. With
-    `buffer.compressed=true`, full chunks are compressed, and a full budget also evicts episodes.
+    `buffer.compressed=true`, full chunks are compressed, and episodes are also evicted when the memory budget
+    is full.
 
     Args:
-        generator: The only source of randomness, owned and saved by the buffer. None draws a seed.
+        generator: The buffer's only source of randomness. The buffer owns it and saves its state. `None`
+            means a random seed.
         device: The training device, used only for `buffer.storage=cuda`.
         directory: Folder of the mapped files, used only for `buffer.storage=mmap`.
 
     Raises:
-        UserError: Before any allocation, if budget, disk or capacity are too small.
+        UserError: If the budget, the disk or the capacity is too small. Nothing has been allocated in this
+            case.
     """
 
     def __init__(
@@ -77,13 +80,14 @@ class EpisodeReplayBuffer:
         latent: StoredLatent | None = None,
         envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> None:
-        """Add one record per environment, or only for the distinct `envs`, after evicting old records.
+        """Evict old records, then add one record per environment, or only for the distinct `envs`.
 
-        The action was chosen after seeing `step`. Where `is_last`, it is never executed and stored as zeros.
-        `latent`, the posterior state after seeing `step`, is required if and only if `stores_latents`.
+        The action was chosen after seeing `step`. Where `is_last` is set, it is never executed and is stored
+        as zeros. `latent`, the posterior state after seeing `step`, is required if and only if
+        `stores_latents`.
 
         Raises:
-            ValueError: Before any change, if an array has the wrong shape or dtype.
+            ValueError: If an array has the wrong shape or dtype. Nothing has been changed in this case.
         """
         if (latent is not None) != self.stores_latents:
             given = type(latent).__name__
@@ -103,12 +107,14 @@ class EpisodeReplayBuffer:
     def add_episode(self, env: int, episode: EpisodeRecords) -> None:
         """Add a complete episode to one environment's stream.
 
-        For a single stream, this is equivalent to adding each record; see `EpisodeIndex` for several streams.
-        Stored latents are zeros until `write_back` replaces them, because no model has seen the records yet.
+        With a single stream, this is equivalent to adding each record. For several streams, see
+        `EpisodeIndex`. Stored latents are zeros until `write_back` replaces them, because no model has seen
+        the records yet.
 
         Raises:
-            ValueError: Before any change, if the stream does not exist, any stream has an open episode, the
-                episode exceeds the guaranteed capacity, or a field has the wrong shape or dtype.
+            ValueError: If the stream does not exist, any stream has an open episode, the episode exceeds the
+                guaranteed capacity, or a field has the wrong shape or dtype. Nothing has been changed in this
+                case.
         """
         fields, length = episode_fields(episode, self._forms), len(episode.reward)
         if self.config.compressed and length > self.plan.guaranteed:
@@ -122,7 +128,7 @@ class EpisodeReplayBuffer:
             self._write_latents(rows, *zeros)
 
     def episodes(self) -> Iterator[EpisodeRecords]:
-        """Yield copies of episodes, stream by stream, oldest first. Skip open, abandoned and cut episodes."""
+        """Yield copies of complete episodes (not open, abandoned or cut), stream by stream, oldest first."""
         records = self._index.records
         for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
             rows = records.rows(np.array(env), np.arange(head, tail))
@@ -140,7 +146,7 @@ class EpisodeReplayBuffer:
         return EpisodeRecords(observation, values["action"], values["reward"], is_terminal)
 
     def _values(self, rows: Int64[np.ndarray, "rows"], names: list[str]) -> list[np.ndarray]:
-        """Return copies of fields of some rows in host memory."""
+        """Return copies of the named fields of these rows in host memory."""
         out = {name: self._store.empty(name, (len(rows),)) for name in names}
         self._store.read(self._store.to_index_tensor(rows), out)
         return [values.cpu().numpy() for values in out.values()]
@@ -174,12 +180,12 @@ class EpisodeReplayBuffer:
 
     @property
     def num_windows(self) -> int:
-        """Number of different windows that can currently be drawn."""
+        """Number of distinct windows that can currently be drawn."""
         return int(self._index.window_counts.sum())
 
     @property
     def can_sample(self) -> bool:
-        """Whether the buffer has a window. The eviction of a long episode can make this false again."""
+        """Whether the buffer contains a window. Evicting a long episode can make this false again."""
         return self.num_windows > 0
 
     def sample(
@@ -188,12 +194,13 @@ class EpisodeReplayBuffer:
         """Return copies of windows drawn with replacement.
 
         Each window is drawn uniformly: with probability `buffer.newest_share` from the newest quarter of each
-        stream, otherwise from all windows (see `sample_weights` of DIAMOND, arXiv:2405.12399).
-        The batch is in host memory, or on the GPU with `buffer.storage=cuda`. The memory of `out`, a previous
-        batch of the same size, is reused. `generator` defaults to the buffer's. Time does not depend on fill.
+        stream, otherwise from all windows (see `sample_weights` in DIAMOND, arXiv:2405.12399). The batch is
+        in host memory, or on the GPU with `buffer.storage=cuda`. If `out`, a previous batch of the same size,
+        is given, its memory is reused. `generator` defaults to the buffer's own. The time does not depend on
+        the fill level.
 
         Raises:
-            ValueError: If the buffer has no window, or `out` has a different size.
+            ValueError: If the buffer contains no window, or `out` has a different size.
         """
         if not self.can_sample:
             window = count_text(self.window_length, "step")
@@ -215,7 +222,7 @@ class EpisodeReplayBuffer:
         return drawn
 
     def read_context(self, batch: SequenceBatch) -> None:
-        """Reload the context of a batch from `sample`, including later changes by `write_back`."""
+        """Reload the context of a sampled batch, so that it includes later changes by `write_back`."""
         if self._latents is not None and batch.context is not None:
             rows = self._index.records.rows(batch.positions.env, batch.positions.start)
             first = self._latents.to_index_tensor(rows // self._index.start_every)
@@ -223,7 +230,7 @@ class EpisodeReplayBuffer:
 
     @property
     def num_transitions(self) -> int:
-        """Number of pairs of consecutive records in an episode. Raise `ValueError` for other windows."""
+        """Number of transitions. Raise `ValueError` unless windows are pairs of records from one episode."""
         if self.window_length != 2 or self.config.cross_episodes:
             raise ValueError(
                 f"transitions need window_length=2 and buffer.cross_episodes=false, got "
@@ -234,20 +241,20 @@ class EpisodeReplayBuffer:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return copies of transitions. For errors see `check_indices` and `num_transitions`."""
+        """Return copies of these transitions. For errors, see `check_indices` and `num_transitions`."""
         check_indices(indices, self.num_transitions, out)
         rows = self._store.to_index_tensor(self._rows(self._index.windows(indices)))
         return read_transitions(self._read, self._store.fields, rows[:, 0], rows[:, 1], out)
 
     def _read(self, name: str, rows: Int64[Tensor, "rows"], out: Tensor | None = None) -> Tensor:
-        """Copy a field of the given rows into `out`, by default a new tensor."""
+        """Copy a field of these rows into `out`, or into a new tensor by default."""
         out = self._store.empty(name, tuple(rows.shape)) if out is None else out
         self._store.read(rows, {name: out})
         return out
 
     def transition_table(self) -> TransitionTable:
         """Return a copy of all records as plain arrays, with the same transitions."""
-        # The property raises for a buffer without transitions.
+        # This property raises an error if the buffer has no transitions.
         _ = self.num_transitions
         rows, starts = self._index.in_order()
         names = transition_fields(self._store.fields)
@@ -266,14 +273,16 @@ class EpisodeReplayBuffer:
         stoch: Integer[Tensor, "batch time latents"],
         valid: Bool[Tensor, ""] | None = None,
     ) -> None:
-        """Replace the stored latents of columns 1 to T of sampled windows with newer ones.
+        """Replace the stored latents in columns 1 to T of sampled windows with newer ones.
 
-        Records evicted after sampling are skipped. Where windows overlap, the later row of the batch wins.
-        Latents may be on any device and `deter` may have any float dtype; latents are detached. If `valid` is
-        false, latents stay unchanged; with `buffer.storage=cuda`, the host does not wait for its value.
+        Records that were evicted after sampling are skipped. Where windows overlap, the later row of the
+        batch wins. Latents may be on any device, and `deter` may have any float dtype. Latents are detached.
+        If `valid` is false, the stored latents stay unchanged. With `buffer.storage=cuda`, the host does not
+        wait for this value.
 
         Raises:
-            ValueError: Before any change, for a wrong shape, unknown records or a buffer without latents.
+            ValueError: If a shape is wrong, a record is unknown, or the buffer has no latents. Nothing has
+                been changed in this case.
         """
         if not self.stores_latents:
             raise ValueError("write_back requires buffer.store_latents=True")
@@ -281,13 +290,13 @@ class EpisodeReplayBuffer:
         columns = np.arange(1, self.window_length)
         index = positions.start[:, None] + columns
         if (index[:, -1] >= self._index.records.tail[positions.env]).any():
-            raise ValueError("positions of records that were never added")
+            raise ValueError("positions refer to records that were never added")
         # Select only records that are still stored and have latents.
         is_kept = index % self._index.start_every == 0
         is_held = (is_kept & (index >= self._index.records.head[positions.env][:, None])).ravel()
         env = np.repeat(positions.env, len(columns))[is_held]
         rows = self._index.records.rows(env, index.ravel()[is_held])
-        # Keep the last of equal rows, because the order of writes on the device is undefined.
+        # Keep only the last of several writes to a row, because their order on the device is undefined.
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
         chosen = [values.flatten(0, 1).index_select(0, source) for values in (deter, stoch)]
@@ -300,7 +309,7 @@ class EpisodeReplayBuffer:
         self._write_latents(unique, *chosen)
 
     def _unless(self, valid: Tensor, rows: Int64[np.ndarray, "rows"], *fresh: Tensor) -> list[Tensor]:
-        """Return the fresh latents if `valid` is true, otherwise the stored latents of these rows."""
+        """Return the fresh latents if `valid` is true, or the stored latents of these rows otherwise."""
         assert self._latents is not None
         held = {name: self._latents.empty(name, (len(rows),)) for name in LATENT_FIELDS}
         self._latents.read(self._latents.to_index_tensor(rows), held)
@@ -317,19 +326,19 @@ class EpisodeReplayBuffer:
 
     @property
     def total_steps(self) -> int:
-        """Number of records over all environments, at most `buffer.capacity`."""
+        """Number of records of all environments, at most `buffer.capacity`."""
         return self._index.total_steps
 
     def nbytes(self) -> int:
-        """Return the total bytes of the arena (in `buffer.storage`) and the index (in host memory)."""
+        """Total size in bytes of the arena (in `buffer.storage`) and the index (in host memory)."""
         latents = self._latents.nbytes() if self._latents else 0
         index = self._index.nbytes() + self._store.index_nbytes() + self._files.changed.nbytes
         return self._store.nbytes() + latents + index
 
     def stats(self) -> dict[str, float]:
-        """Return metrics by the last part of their tag.
+        """Return metrics, keyed by the last part of their tags.
 
-        `fill` is in [0, 1], and `aux_bytes` exclude `obs_bytes`. Compressed buffers add `record_bytes`.
+        `fill` is in [0, 1], and `aux_bytes` excludes `obs_bytes`. Compressed buffers add `record_bytes`.
         """
         obs_bytes = self.plan.part_bytes["observations"]
         stats = {
@@ -370,9 +379,9 @@ class EpisodeReplayBuffer:
         self._generator.bit_generator.state = generator.bit_generator.state
 
     def content_hash(self) -> str:
-        """Return the sha256 of records, index and generator, independent of rows, at about 1 s per GB."""
+        """Return the sha256 of records, index and generator, regardless of rows (about 1 s per GB)."""
         return self._files.content_hash()
 
 
 ReplayBuffer = EpisodeReplayBuffer
-"""Name of the class in the package `reverie`."""
+"""Name of the class in the `reverie` package."""

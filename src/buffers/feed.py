@@ -1,4 +1,4 @@
-"""Prefetch replay batches to the training device."""
+"""Prefetching of replay batches to the training device."""
 
 from dataclasses import replace
 
@@ -13,8 +13,9 @@ from .episode_replay import EpisodeReplayBuffer
 class BatchFeed:
     """Sample batches of `windows` windows and copy them to `device`.
 
-    Transfers from host memory to a GPU use one pinned buffer and a separate stream, so a prefetched batch is
-    copied during the previous update. Copies never wait for updates, so a second buffer would not be faster.
+    Transfers from host memory to a GPU use one pinned buffer and a separate stream, so that a prefetched
+    batch is copied during the previous update. Copies never wait for updates, so a second buffer would not be
+    faster.
     """
 
     def __init__(self, replay: EpisodeReplayBuffer, windows: int, device: torch.device) -> None:
@@ -23,18 +24,18 @@ class BatchFeed:
         self._stream = torch.cuda.Stream(device) if is_far else None
         self._ahead: SequenceBatch | None = None
         self.sampled: SequenceBatch | None = None
-        """The last batch sampled from replay. Its memory is reused where possible."""
+        """The last batch sampled from the replay buffer. Its memory is reused where possible."""
 
     def draw_ahead(self) -> None:
-        """Prefetch the result of `next` if it needs a transfer. Do not add records until then."""
+        """Prefetch the next batch if it must be transferred. Do not add records before calling `next`."""
         if self._stream is not None:
             self._ahead = self._draw()
 
     def next(self) -> SequenceBatch:
-        """Return a batch with the current latents of the replay. On a CPU, the next call overwrites it.
+        """Return a batch with the replay buffer's current latents. On a CPU, the next call overwrites it.
 
         Raises:
-            ValueError: If the replay has no window.
+            ValueError: If the replay buffer contains no window.
         """
         batch, self._ahead = self._ahead, None
         if batch is None:
@@ -48,7 +49,8 @@ class BatchFeed:
 
     def _draw(self) -> SequenceBatch:
         if self._stream is None:
-            # On a GPU the last update may still be checked, and its error report needs the old batch.
+            # On a GPU, the check of the last update may still be pending. Its error report needs the old
+            # batch.
             reused = self.sampled if self._device.type == "cpu" else None
             self.sampled = self._replay.sample(self._windows, out=reused)
             return self.sampled
@@ -59,7 +61,7 @@ class BatchFeed:
         return self.sampled.map(self._moved)
 
     def _moved(self, pinned: Tensor) -> Tensor:
-        """Copy a tensor to the device concurrently with running work. Later work waits for the copy."""
+        """Copy a tensor to the device while earlier work is running. Later work waits for the copy."""
         update_stream = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             moved = pinned.to(self._device, non_blocking=True)

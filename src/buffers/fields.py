@@ -11,11 +11,11 @@ from ..utils.errors import UserError, require_range
 from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from .config import ReplayConfig
 
-# Prefix of observation keys in the names of fields, in memory and on disk.
+# Prefix of observation keys in field names, in memory and on disk.
 OBSERVATION_PREFIX = "observation."
 LATENT_FIELDS = ("deter", "stoch")
 INDEX_FILE, OPEN_FILE = REPLAY_FILES = "replay.json", "replay_open.safetensors"
-"""Files that a replay adds to the folder of a checkpoint."""
+"""Files that a replay buffer adds to a checkpoint folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LatentSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """All parameters that determine the fields and the size of a replay buffer."""
+    """All parameters that determine a replay buffer's fields and size."""
 
     config: ReplayConfig
     observation: dict[str, ArraySpec]
@@ -37,10 +37,10 @@ class ReplaySpec:
     num_envs: int = 1
 
     window_length: int = 65
-    """Records in a window: training.sequence_length + 1."""
+    """Number of records in a window: `training.sequence_length` + 1."""
 
     latent: LatentSpec | None = None
-    """Latents are not stored if this is None or `buffer.store_latents=false`."""
+    """Latents are not stored if this is `None` or `buffer.store_latents=false`."""
 
     def __post_init__(self) -> None:
         require_range("", self, "window_length", ge=2)
@@ -54,35 +54,36 @@ class ReplaySpec:
         window_length: int = 65,
         latent: LatentSpec | None = None,
     ) -> "ReplaySpec":
-        """Return the spec of a buffer for an environment. `config` defaults to `ReplayConfig()`."""
+        """Return the spec of an environment's buffer. `config` defaults to `ReplayConfig()`."""
         config = config or ReplayConfig()
         return cls(config, env.observation, env.action, env.num_envs, window_length, latent)
 
     @property
     def start_every(self) -> int:
-        """Distance in records between possible window starts. They need a latent if latents are stored."""
+        """Distance in records between possible window starts. If latents are stored, each start needs one."""
         return self.config.latent_every if self.latent is not None and self.config.store_latents else 1
 
     @property
     def reach(self) -> int:
         """Number of records by which a window may begin before the episode of its trained steps.
 
-        The first record of a window is not trained, so an episode's first record is only trained in windows
-        that begin before it. Windows of two records are transitions and stay within one episode.
+        The model is not trained on the first record of a window, so it is trained on an episode's first
+        record only in windows that begin before it. Windows of two records are transitions and stay within
+        one episode.
         """
         return int(self.window_length > 2)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """Shape and dtype of a field, for one record unless stated otherwise."""
+    """Shape and dtype of a field, by default for one record."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the field."""
+        """Size of the field in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -111,12 +112,12 @@ def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
 
 
 def step_fields_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
-    """Return the immutable fields of a record: all except latents."""
+    """Return the fields of a record that never change: all except latents."""
     return {name: spec for name, spec in fields.items() if name not in LATENT_FIELDS}
 
 
 def observation_keys(names: Iterable[str]) -> list[str]:
-    """Return the observation keys among the names of fields."""
+    """Return the observation keys among these field names."""
     return [name.removeprefix(OBSERVATION_PREFIX) for name in names if name.startswith(OBSERVATION_PREFIX)]
 
 

@@ -1,10 +1,10 @@
-"""Store byte strings of any length in one arena of equal pages, allocated once."""
+"""Storage of byte strings of any length in one arena of equal-sized pages, allocated once."""
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 PAGE_BYTES = 256
-"""Longer pages waste more bytes at the end of a string. Shorter pages need larger tables."""
+"""Larger pages waste more bytes at the end of a string. Smaller pages need larger tables."""
 
 _NUMBER = np.dtype(np.int32)
 BYTES_PER_PAGE = PAGE_BYTES + 2 * _NUMBER.itemsize
@@ -12,7 +12,7 @@ BYTES_PER_STRING = 2 * _NUMBER.itemsize + 1
 
 
 def pages_needed(nbytes: int) -> int:
-    """Return the number of pages for a string."""
+    """Return the number of pages that a string of `nbytes` bytes needs."""
     return -(-nbytes // PAGE_BYTES)
 
 
@@ -22,7 +22,7 @@ class Pages:
     def __init__(self, data: UInt8[np.ndarray, "pages bytes"], num_strings: int) -> None:
         self._data = data
         self._next = np.full(len(data), -1, _NUMBER)
-        # The free list is a stack.
+        # The free pages form a stack.
         self._free = np.full(len(data), 0, _NUMBER)
         self._first = np.full(num_strings, 0, _NUMBER)
         self._nbytes = np.full(num_strings, 0, _NUMBER)
@@ -41,7 +41,7 @@ class Pages:
         return int(np.count_nonzero(self._nbytes))
 
     def nbytes_of_tables(self) -> int:
-        """Return the bytes of all tables, excluding the arena."""
+        """Size of all tables in bytes, excluding the arena."""
         tables = self._next, self._free, self._first, self._nbytes, self._is_whole
         return sum(table.nbytes for table in tables)
 

@@ -1,4 +1,4 @@
-"""Save and load records incrementally: the cost is proportional to the changes since the last save."""
+"""Incremental saving and loading of records. The cost is proportional to the changes since the last save."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ from .storage import Arena
 
 @dataclass(frozen=True, slots=True)
 class SavedReplay:
-    """A replay on disk: files of one checkpoint, and files shared by checkpoints."""
+    """A replay on disk: the files of one checkpoint, and the files that checkpoints share."""
 
     shared_folder: Path
     own: dict[str, FileRecord] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class SavedReplay:
 
 
 class ReplayFiles:
-    """Save and load a buffer's records, with about 0.5 kB of host memory per file on disk."""
+    """Saves and loads a buffer's records, using about 0.5 kB of host memory per file on disk."""
 
     def __init__(
         self, index: EpisodeIndex, store: RecordStore, latents: Arena | None, generator: np.random.Generator
@@ -57,15 +57,15 @@ class ReplayFiles:
         self._index, self._store, self._latents, self._generator = index, store, latents, generator
         rows = index.records.num_rows // index.start_every if latents is not None else 0
         self.changed = np.full(rows, False)
-        """Whether each row of latents differs from the files on disk. It is empty without latents."""
+        """Whether each row of latents differs from the files on disk. Empty if latents are not stored."""
 
         self._last: SavedReplay | None = None
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
         """Write new full chunks and changed latents to `shared_folder`, and the remainder to `folder`.
 
-        All files are new and synced to disk on return; no file is deleted. Records count as saved only after
-        `commit`, so failed or discarded saves have no effect.
+        All files are new and have been synced to disk on return. No file is deleted. Records count as saved
+        only after `commit`, so failed or discarded saves have no effect.
 
         Raises:
             OSError: If the disk is full or fails.
@@ -95,18 +95,19 @@ class ReplayFiles:
         return SavedReplay(shared_folder, own, segments, latents)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Make `saved` the base of the next save. Call this when it is on disk, before adding records."""
+        """Make `saved` the base of the next save. Call this once it is on disk, before adding records."""
         self._last = saved
         self.changed[:] = False
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Load a result of `save`. Lengths of chunks and windows may differ from the saved run.
+        """Load a result of `save`. Chunk and window lengths may differ from the saved run's.
 
-        At most one file is in memory twice. Open episodes stay open until a record with `is_first` is added.
+        At most one file at a time is held in memory twice. Open episodes stay open until a record with
+        `is_first` is added.
 
         Raises:
-            UserError: If fields, number of environments or capacity do not match, or a file was not written
-                by `save`. The current records are then unchanged.
+            UserError: If the fields, the number of environments or the capacity does not match, or a file was
+                not written by `save`. The current records are unchanged in this case.
         """
         path, index, store = folder / INDEX_FILE, self._index, self._store
         state = read_json(path)
@@ -122,7 +123,7 @@ class ReplayFiles:
             )
             fields = self._latents.fields if self._latents is not None else {}
             latent_rows = partial(read_latents, shared_folder, latents, streams["tail"], fields)
-            # This pass checks all files before anything is changed.
+            # This first pass checks all files before anything is changed.
             deque(chain(records(), latent_rows()), maxlen=0)
         index.load_state_dict(streams)
         store.clear()
@@ -134,7 +135,7 @@ class ReplayFiles:
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
 
     def content_hash(self) -> str:
-        """Return the sha256 of index, generator and all records in stream order."""
+        """Return the sha256 of the index, the generator and all records in stream order."""
         digest = hashlib.sha256()
         state = {"streams": self._index.state_dict(), "generator": self._generator.bit_generator.state}
         digest.update(json.dumps(state, sort_keys=True).encode())
@@ -155,21 +156,21 @@ class ReplayFiles:
         saved_envs, num_envs = len(streams["head"]), len(index.records.head)
         if saved_envs != num_envs:
             raise UserError(
-                f"{folder} has the replay of {count_text(saved_envs, 'environment')}, "
+                f"{folder} contains the replay of {count_text(saved_envs, 'environment')}, "
                 f"but env.num_envs={num_envs}. "
                 f"Set env.num_envs={saved_envs}."
             )
         total = sum(streams["tail"]) - sum(streams["head"])
         if total > index.capacity:
             raise UserError(
-                f"{folder} has {count_text(total, 'step')}, more than buffer.capacity={index.capacity}. "
+                f"{folder} contains {count_text(total, 'step')}, more than buffer.capacity={index.capacity}. "
                 f"Raise buffer.capacity to {total}."
             )
         check_fields(folder, state, self._store, self._latents, index.start_every)
 
 
 def shared_files_of(state: dict[str, Any]) -> tuple[list[Segment], list[LatentFile]]:
-    """Return the shared files listed in a saved index."""
+    """Return the shared files that a saved index lists."""
     segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
     latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
     return segments, latents
@@ -184,7 +185,7 @@ def forms_of(store: RecordStore, latents: Arena | None) -> dict[str, list[Any]]:
 def check_fields(
     folder: Path, state: dict[str, Any], store: RecordStore, latents: Arena | None, start_every: int
 ) -> None:
-    """Raise a `UserError` unless saved records have the same fields and all required latents."""
+    """Raise `UserError` unless the saved records have the same fields and all required latents."""
     saved, fields = state["fields"], forms_of(store, latents)
     if saved != fields:
         different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
@@ -196,7 +197,7 @@ def check_fields(
     every = state.get("latent_every", 1)
     if start_every % every:
         raise UserError(
-            f"{folder} has the latents of one record in {every}, but buffer.latent_every="
+            f"{folder} contains the latents of one record in {every}, but buffer.latent_every="
             f"{start_every}. Set buffer.latent_every={every} or a multiple of it."
         )
 
@@ -204,7 +205,7 @@ def check_fields(
 def check_index(
     path: Path, streams: dict[str, Any], segments: list[Segment], latents: list[LatentFile]
 ) -> None:
-    """Raise `UserError` unless an index is consistent, because invalid numbers would corrupt memory."""
+    """Raise `UserError` unless an index is consistent. Invalid numbers would corrupt memory."""
     head, tail, count = streams["head"], streams["tail"], len(streams["head"])
     numbers = [*head, *tail, *streams["num_complete"], *streams["episode_start"]]
     numbers += [number for s in segments for number in (s.env, s.start, s.stop)]
@@ -226,7 +227,7 @@ def check_index(
 
 
 def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
-    """Return whether each environment's segments are contiguous from its oldest record on."""
+    """Return whether each environment's segments are contiguous, starting with its oldest record."""
     last = list(head)
     for segment in segments:
         if segment.start > last[segment.env] or segment.stop <= last[segment.env]:

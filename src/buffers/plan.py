@@ -1,4 +1,4 @@
-"""Plan the memory of a replay buffer before allocation."""
+"""Planning of a replay buffer's memory before it is allocated."""
 
 import math
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from .pages import BYTES_PER_PAGE, BYTES_PER_STRING, PAGE_BYTES, pages_needed
 
 GIB = 2**30
 SLOT_BYTES = 4
-"""Bytes of the index of a raw chunk."""
+"""Bytes per entry of the table that locates raw chunks."""
 
 _PARTS = {
     "action": "actions",
@@ -23,12 +23,12 @@ _PARTS = {
     **dict.fromkeys(("is_first", "is_last", "is_terminal"), "flags"),
     **dict.fromkeys(("deter", "stoch"), "latents"),
 }
-"""Part of the arena for each field, except observations."""
+"""Part of the arena that each field belongs to, except observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Fields and bytes of a buffer, equal to the values that the buffer reports after construction."""
+    """Fields and memory of a buffer. The buffer reports the same values after construction."""
 
     fields: dict[str, FieldSpec]
     num_rows: int
@@ -36,13 +36,13 @@ class ReplayPlan:
 
     part_bytes: dict[str, int]
     """Bytes by part: `observations`, `actions`, `rewards`, `flags` and `latents` (in `buffer.storage`), and
-    `index` (host memory). In compressed buffers, `observations` are all codes and raw chunks."""
+    `index` (in host memory). In compressed buffers, `observations` includes all encoded and raw chunks."""
 
     guaranteed: int
-    """Number of records that always fit: the capacity, or fewer for compressed buffers."""
+    """Number of records that always fit: the capacity, or fewer in compressed buffers."""
 
     num_pages: int = 0
-    """Number of pages for codes."""
+    """Number of pages for encoded chunks."""
 
     @property
     def nbytes(self) -> int:
@@ -51,12 +51,12 @@ class ReplayPlan:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of the arena."""
+        """Size of the arena in bytes."""
         return self.nbytes - self.part_bytes["index"]
 
 
 def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
-    """Return the plan of a buffer of any size, without checks or allocations."""
+    """Return the plan of a buffer of any size, without checking settings or allocating memory."""
     config, fields = spec.config, record_fields(spec)
     num_rows = rows_needed(spec.num_envs, config.capacity, config.chunk_length)
     part_bytes = dict.fromkeys(("observations", *_PARTS.values()), 0)
@@ -64,13 +64,13 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     for name, field in fields.items():
         rows = latent_rows if name in LATENT_FIELDS else num_rows
         part_bytes[_PARTS.get(name, "observations")] += rows * field.nbytes
-    # Each row of latents needs a flag of one byte for changes since the last save.
+    # Each row of latents has a one-byte flag that marks changes since the last save.
     part_bytes["index"] = EpisodeIndex.required_bytes(spec) + latent_rows * ("deter" in fields)
     if not config.compressed:
         return ReplayPlan(fields, num_rows, part_bytes, config.capacity)
     chunk = config.chunk_length * RecordLayout(step_fields_of(fields)).num_words * WORD
     num_chunks, of_chunk = num_rows // config.chunk_length, pages_needed(chunk)
-    # Minimum: a window per environment that may begin and end inside a chunk, and room for the next chunks.
+    # Minimum: room for new chunks and one window per environment. Windows may start and end inside chunks.
     fewest = spec.num_envs * (spec.window_length // config.chunk_length + 3)
     part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES) + spec.num_envs * SLOT_BYTES
     fixed = spec.num_envs * chunk + part_bytes["latents"] + part_bytes["index"]
@@ -85,9 +85,9 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
 
 
 def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
-    """Return the largest capacity that needs at most `max_bytes`, or 0 if even the smallest needs more.
+    """Return the largest capacity that fits in `max_bytes`, or 0 if not even the smallest fits.
 
-    A compressed replay counts its index, its latents and the codes of one window per environment.
+    For a compressed buffer, this counts the index, the latents and one encoded window per environment.
     """
     chunk = spec.config.chunk_length
 
@@ -102,7 +102,7 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
     """Check the settings of a buffer and return its plan, without allocating memory.
 
     Raises:
-        UserError: If the capacity is less than a window per environment, or the memory budget is exceeded.
+        UserError: If the capacity is less than one window per environment, or exceeds the memory budget.
     """
     config = spec.config
     smallest = spec.num_envs * spec.window_length
@@ -141,6 +141,6 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
 
 
 def in_gib(num_bytes: int) -> str:
-    """Format bytes as a readable number of GiB."""
+    """Format a number of bytes as readable GiB."""
     gib = num_bytes / GIB
     return f"{gib:,.1f}" if gib >= 0.1 else f"{gib:.2g}"

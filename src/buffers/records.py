@@ -1,4 +1,4 @@
-"""Convert between the inputs and outputs of a buffer and the fields of its arena."""
+"""Conversion between a buffer's inputs and outputs and the fields of its arena."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from .fields import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_ke
 from .storage import Arena
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]
-"""Shape and dtype, per record, of each field that is passed as an array."""
+"""Shape and dtype per record of each field that is passed as an array."""
 
 
 def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
@@ -27,7 +27,7 @@ def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
 def step_fields(
     step: TimeStep, action: np.ndarray, forms: Forms, count: int, owner: str = "a step"
 ) -> dict[str, Tensor]:
-    """Return the fields of `count` records without latents. Actions where `is_last` become zeros.
+    """Return the fields of `count` records without latents. Actions become zeros where `is_last` is set.
 
     Raises:
         ValueError: If the shape or dtype of a field differs from `forms`.
@@ -86,13 +86,13 @@ def read_windows(
     batch = _empty_batch(store, latents, *rows.shape) if out is None else out
     fields = {OBSERVATION_PREFIX + key: values for key, values in batch.observation.items()}
     store.read(store.to_index_tensor(rows), fields | {name: getattr(batch, name) for name in STEP_FIELDS})
-    # An abandoned episode ends where the next one begins.
+    # An abandoned episode ends where the next episode begins.
     batch.is_last[:, :-1] |= batch.is_first[:, 1:]
     return replace(batch, positions=positions)
 
 
 def _empty_batch(store: RecordStore, latents: Arena | None, batch_size: int, length: int) -> SequenceBatch:
-    """Return uninitialised memory for a batch."""
+    """Return a batch with uninitialised memory."""
     shape, keys = (batch_size, length), observation_keys(store.fields)
     context = latents and StoredLatent(*(latents.empty(name, (batch_size,)) for name in LATENT_FIELDS))
     return SequenceBatch(

@@ -20,15 +20,16 @@ from .storage import Arena
 BEGINS = "begins"
 
 LATENT_FILE_BYTES = 16_000_000
-"""Maximum bytes of latents per file, to limit the copies made while saving and loading."""
+"""Maximum bytes of latents per file. This limits the size of copies made while saving and loading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Records [start, stop) of one environment, by stream index, in one file without latents.
 
-    The records fill a chunk to its end and never change, so all checkpoints that contain any of them share
-    the file. Evicted records at the start of a chunk are included, so that resumed buffers have equal codes.
+    The records extend to the end of a chunk and never change, so all checkpoints that contain any of them
+    share the file. Evicted records at the start of a chunk are included, so that resumed buffers encode the
+    chunk identically.
     """
 
     env: int
@@ -42,15 +43,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LatentFile:
-    """A file with some rows of latents: fields (rows, ...), and the `env` and `index` of each row.
+    """A file containing some rows of latents: fields (rows, ...), and the `env` and `index` of each row.
 
-    Each checkpoint appends changed rows to a chain of files. Before the appended rows outnumber the stored
-    records, a complete set starts a new chain. The bytes written are therefore at most twice the bytes
-    changed, and a chain has at most twice as many rows as the capacity.
+    Each checkpoint appends the changed rows to a chain of files. Before the appended rows would outnumber the
+    stored records, a complete set starts a new chain. Therefore at most twice as many bytes are written as
+    have changed, and a chain has at most twice as many rows as the capacity.
     """
 
     number: int
-    """Files are read in this order, and later files override earlier ones."""
+    """Position in the chain. Files are read in this order, and later files override earlier ones."""
 
     rows: int
 
@@ -64,10 +65,10 @@ class LatentFile:
 
 
 def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
-    """Return the segments with stored records and an intact file. Missing files are rewritten."""
+    """Return the segments that have stored records and an intact file. The other files are rewritten."""
     head = index.records.head.tolist()
     found, last = [], list(head)
-    # Segments are ordered from oldest to newest. All segments after a gap are rewritten.
+    # Segments are sorted from oldest to newest. All segments after a gap are rewritten.
     for segment in segments:
         is_held = head[segment.env] < segment.stop and segment.start <= last[segment.env]
         if is_held and _has_size(folder / segment.file, segment.record):
@@ -79,7 +80,7 @@ def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) ->
 def write_segments(
     folder: Path, segments: list[Segment], index: EpisodeIndex, store: RecordStore
 ) -> Iterator[Segment]:
-    """Write the full chunks that are not in `segments`, one file each, and yield their segments."""
+    """Write the full chunks that are not in `segments` to one file each, and yield their segments."""
     length = index.records.chunk_length
     for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict(), length)):
         for first, count, row in index.records.spans(env, start, tail // length * length):
@@ -91,7 +92,7 @@ def write_segments(
 def write_partial_chunks(
     path: Path, segments: list[Segment], index: EpisodeIndex, store: RecordStore
 ) -> FileRecord:
-    """Write the records outside all segments, less than a chunk per environment."""
+    """Write the records outside all segments: less than one chunk per environment."""
     tensors: dict[str, Tensor] = {}
     length = index.records.chunk_length
     for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict(), length)):
@@ -109,12 +110,13 @@ def read_records(
     chunk_length: int,
     fields: Mapping[str, FieldSpec],
 ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-    """Yield environment, first stream index and fields of all saved records, given the state of the index.
+    """Yield the environment, first stream index and fields of all saved records.
 
-    `chunk_length` is the value of the run that saved the records. One decoded file at a time is in memory.
+    `streams` is the state of the saved index, and `chunk_length` is the saved run's. Only one decoded file at
+    a time is in memory.
 
     Raises:
-        UserError: With the name of the first file whose fields differ from `fields`.
+        UserError: If a file's fields differ from `fields`. The message names the first such file.
     """
     for segment in segments:
         path, count = folder / segment.file, segment.stop - segment.start
@@ -128,13 +130,13 @@ def read_records(
             tensors = _read_fields(open_path, by_env.pop(str(env), {}), fields, tail - start)
             yield env, start, tensors
     if by_env:
-        raise corrupt_file_error(open_path, f"it has unexpected records of {sorted(by_env)}")
+        raise corrupt_file_error(open_path, f"it contains records of unknown environments {sorted(by_env)}")
 
 
 def load_records(
     saved: Iterable[tuple[int, int, dict[str, Tensor]]], index: EpisodeIndex, store: RecordStore
 ) -> None:
-    """Fill `store` and `begins` with the results of `read_records` in chunks of `index`."""
+    """Fill `store` and `begins` with the results of `read_records`, in the chunks of `index`."""
     length = index.records.chunk_length
     for env, start, tensors in saved:
         first = max(start, int(index.records.head[env]) // length * length)
@@ -153,7 +155,7 @@ def write_latents(
     latents: Arena,
     changed: Bool[np.ndarray, "rows"],
 ) -> list[LatentFile]:
-    """Write changed latents, or all latents if the chain becomes too long. Return the new chain."""
+    """Write the changed latents, or all latents if the chain would become too long. Return the new chain."""
     every = index.start_every
     spans = [
         (-(-row // every), -(-(row + count) // every)) for _, _, count, row in index.records.held_spans()
@@ -173,7 +175,7 @@ def write_latents(
         latents.read(latents.to_index_tensor(rows), tensors)
         tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
         record = write_tensors(path, tensors)
-        # Free this batch before the next one is copied.
+        # Free this batch before copying the next one.
         del tensors
         written.append(LatentFile(number, len(rows), not chain, path.name, record))
         number += 1
@@ -183,10 +185,10 @@ def write_latents(
 def read_latents(
     folder: Path, chain: list[LatentFile], tail: Sequence[int], fields: Mapping[str, FieldSpec]
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the tensors of each file, given the ends of the streams.
+    """Yield the tensors of each file. `tail` is the end of each stream.
 
     Raises:
-        UserError: With the name of the first file with unexpected contents.
+        UserError: If a file has unexpected contents. The message names the first such file.
     """
     for link in chain:
         path, owner = folder / link.file, FieldSpec((link.rows,), torch.int64)
@@ -196,12 +198,12 @@ def read_latents(
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
         is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
         if not is_known.all() or not (position < np.array(tail)[env]).all():
-            raise corrupt_file_error(path, "it has latents of records that were never added")
+            raise corrupt_file_error(path, "it contains latents of records that were never added")
         yield tensors
 
 
 def load_latents(saved: Iterable[dict[str, Tensor]], index: EpisodeIndex, latents: Arena) -> None:
-    """Fill `latents` with the saved latents of stored records, skipping records without a latent."""
+    """Fill `latents` with the saved latents of stored records. Records without a latent are skipped."""
     every = index.start_every
     for tensors in saved:
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
@@ -223,7 +225,7 @@ def _read_fields(
 
 
 def _check_forms(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, FieldSpec]) -> None:
-    """Raise a `UserError` unless names, shapes and dtypes of a file's tensors match `expected`."""
+    """Raise `UserError` unless the names, shapes and dtypes of a file's tensors match `expected`."""
     found = {name: FieldSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     for name in sorted(found.keys() | expected.keys()):
         has, needs = found.get(name), expected.get(name)
@@ -240,7 +242,7 @@ def _has_size(path: Path, record: FileRecord) -> bool:
 
 
 def _new_path(folder: Path, name: str) -> Path:
-    """Return an unused path, because existing files may belong to a checkpoint."""
+    """Return an unused path. Existing files may belong to a checkpoint."""
     path, number = folder / f"{name}.safetensors", 2
     while path.exists():
         path, number = folder / f"{name}_{number}.safetensors", number + 1
@@ -248,7 +250,7 @@ def _new_path(folder: Path, name: str) -> Path:
 
 
 def _unwritten(segments: list[Segment], streams: Mapping[str, Any], length: int) -> list[tuple[int, int]]:
-    """Return (start, tail) of the records outside all segments per environment, aligned to chunk starts."""
+    """Return (start, tail) of each environment's records outside all segments, aligned to chunk starts."""
     ends = zip(streams["head"], streams["tail"], strict=True)
     start = [head // length * length if head < tail else tail for head, tail in ends]
     for segment in segments:
@@ -257,14 +259,14 @@ def _unwritten(segments: list[Segment], streams: Mapping[str, Any], length: int)
 
 
 def _begins(index: EpisodeIndex, row: int, count: int) -> dict[str, Tensor]:
-    """Return a view of the flags that mark first records of episodes, for consecutive rows."""
+    """Return a view of the flags that mark the first records of episodes, for consecutive rows."""
     return {BEGINS: torch.from_numpy(index.begins[row : row + count])}
 
 
 def _batches(
     index: EpisodeIndex, chosen: Bool[np.ndarray, "rows"] | None, size: int
 ) -> Iterator[Int64[np.ndarray, "3 batch"]]:
-    """Yield environment, stream index and row of stored `chosen` latents (default: all), `size` at a time."""
+    """Yield environment, stream index and row of the `chosen` latents (default: all), `size` at a time."""
     waiting, every = np.empty((3, 0), np.int64), index.start_every
     for env, first, count, row in index.records.held_spans():
         rows = np.arange(-(-row // every), -(-(row + count) // every))

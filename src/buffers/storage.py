@@ -1,4 +1,4 @@
-"""Record storage: one tensor per field, allocated once. See `compressed.py` for the alternative."""
+"""Storage of records in one tensor per field, allocated once. `compressed.py` is the alternative."""
 
 import math
 import os
@@ -25,7 +25,8 @@ _WRITE_BYTES = 2**23
 class Arena:
     """One tensor per field in host memory (ram), on `device` (cuda) or in memory-mapped files (mmap).
 
-    Host memory is committed immediately. Mapped files reserve disk space in `directory` until exit.
+    Host memory is committed immediately. Mapped files reserve disk space in `directory` until the process
+    exits.
     """
 
     def __init__(
@@ -44,15 +45,15 @@ class Arena:
         }
 
     def nbytes(self) -> int:
-        """Return the bytes of all rows, including unused rows."""
+        """Size of all rows in bytes, including unused rows."""
         return sum(field.untyped_storage().nbytes() for field in self._tensors.values())
 
     def index_nbytes(self) -> int:
-        """Return the bytes of the tables that locate rows."""
+        """Size in bytes of the tables that locate rows."""
         return 0
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """Convert row numbers for `read` and `write`."""
+        """Convert row numbers to the index type of `read` and `write`."""
         return torch.from_numpy(rows).to(self.device)
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -61,12 +62,12 @@ class Arena:
         return field.new_empty(*shape, *field.shape[1:])
 
     def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
-        """Copy fields of the given rows into `out`, each (*rows.shape, *field), contiguous."""
+        """Copy fields of these rows into the contiguous tensors `out`, each (*rows.shape, *field)."""
         for name, values in out.items():
             torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=values.flatten(0, rows.ndim - 1))
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """Copy values (rows, *field) of all fields into distinct rows, detached from their graph."""
+        """Copy the values of all fields, each (rows, *field), into distinct rows, detached from the graph."""
         for name, given in values.items():
             field, value = self._tensors[name], given.detach()
             if field.is_cpu and value.is_cpu and value.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
@@ -76,28 +77,28 @@ class Arena:
                 field.index_copy_(0, rows, value.to(self.device))
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """Return views of consecutive rows, only for use in this package. They are saved unchanged."""
+        """Return views of consecutive rows, for internal use only. They are saved without copying."""
         return {name: field[row : row + count] for name, field in self._tensors.items()}
 
     saved = records
 
     def has_room(self, chunks: int) -> bool:
-        """See `Room`. Always true, because all rows are allocated."""
+        """Always true, because all rows are allocated. See `Room`."""
         return True
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """See `Room`. This is a no-op, because rows are overwritten."""
+        """Do nothing, because rows are overwritten. See `Room`."""
 
     def clear(self) -> None:
-        """Delete all rows. This is a no-op, because rows are overwritten."""
+        """Delete all rows. This does nothing, because rows are overwritten."""
 
 
 def allocate(spec: FieldSpec, storage: ReplayStorage, device: torch.device, directory: Path | None) -> Tensor:
-    """Return a tensor of zeros in the given type of memory, and commit or reserve it immediately."""
+    """Return a tensor of zeros in the given type of memory. It is committed or reserved immediately."""
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
         return _mapped(spec, directory)
-    # Zeroing commits the pages now and not at some later step of the run.
+    # Zeroing commits the pages now instead of at some later step of the run.
     return torch.empty(spec.shape, dtype=spec.dtype, device=device).zero_()
 
 
@@ -105,7 +106,7 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
     """Check that the storage is available before anything is allocated.
 
     Raises:
-        UserError: If cuda storage is set for a different device, or the disk is too full for mmap.
+        UserError: If storage is cuda but the device is not, or the disk is too full for mmap.
     """
     storage = spec.config.storage
     if storage is ReplayStorage.cuda and device.type != "cuda":
@@ -132,7 +133,7 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
 
 
 def _mapped(spec: FieldSpec, directory: Path) -> Tensor:
-    """Return a tensor of zeros in a file with reserved blocks, unlinked immediately in case of a kill."""
+    """Return zeros in a mapped file with reserved blocks. The unlinked file disappears with the process."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
     os.unlink(path)
@@ -145,11 +146,11 @@ def _mapped(spec: FieldSpec, directory: Path) -> Tensor:
 
 
 def _reserve(descriptor: int, nbytes: int) -> None:
-    """Allocate a file's blocks now, because a disk that fills up later would cause a SIGBUS."""
+    """Allocate a file's blocks now. A disk that fills up later would cause a SIGBUS."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, nbytes)
         return
-    # macOS reserves blocks only for written bytes.
+    # macOS only reserves blocks for bytes that have been written.
     zeros = memoryview(bytes(min(nbytes, _WRITE_BYTES)))
     while nbytes > 0:
         nbytes -= os.write(descriptor, zeros[:nbytes])

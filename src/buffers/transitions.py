@@ -1,6 +1,7 @@
 """Transitions: pairs of consecutive records in one episode.
 
-They are numbered stream by stream, oldest first, so a copy in another process returns the same batches.
+Transitions are numbered stream by stream, oldest first, so a copy in another process returns the same
+batches.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,15 +21,15 @@ _OTHER_FIELDS = ("action", "reward", "is_terminal")
 
 @dataclass(frozen=True, slots=True)
 class TransitionBatch:
-    """Copies of transitions, with observations in their stored dtypes."""
+    """A batch of copied transitions, with observations in their stored dtypes."""
 
     observation: dict[str, Shaped[Tensor, "batch ..."]]
 
     action: Float32[Tensor, "batch action"]
-    """Chosen after seeing `observation`."""
+    """Actions chosen after seeing `observation`."""
 
     reward: Float32[Tensor, "batch"]
-    """Received on arriving at `next_observation`, raw units."""
+    """Rewards received on arriving at `next_observation`, in raw units."""
 
     next_observation: dict[str, Shaped[Tensor, "batch ..."]]
     is_terminal: Bool[Tensor, "batch"]
@@ -49,18 +50,18 @@ class TransitionBatch:
 class TransitionTable:
     """A copy of all records of a buffer as plain arrays, for processes that train on transitions.
 
-    Its transitions are identical to the buffer's, bit for bit. The arrays may be read-only.
+    Its transitions are bit-for-bit identical to the buffer's. The arrays may be read-only.
     """
 
     fields: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Records in stream order, by the names of their fields in the arena. See `transition_fields`."""
+    """Records in stream order, by field name as in the arena. See `transition_fields`."""
 
     starts: Int64[np.ndarray, "transitions"]
-    """Row of the first record of each transition. Its second record is in the next row."""
+    """Row of each transition's first record. The second record is in the next row."""
 
     @staticmethod
     def nbytes_of(plan: ReplayPlan, capacity: int) -> int:
-        """Return the maximum bytes of a table for a buffer of `capacity` records."""
+        """Return the maximum size in bytes of a table for a buffer of `capacity` records."""
         record = sum(plan.fields[name].nbytes for name in transition_fields(plan.fields))
         return capacity * (record + np.dtype(np.int64).itemsize)
 
@@ -72,7 +73,7 @@ class TransitionTable:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these indices, in order, in host memory, reusing `out` if given.
+        """Return the transitions at these indices, in order, in host memory. `out` is reused if given.
 
         Raises:
             ValueError: If an index is out of range, or `out` has a different size.
@@ -82,17 +83,17 @@ class TransitionTable:
         return read_transitions(self._gather, self.fields, first, first + 1, out)
 
     def _gather(self, name: str, rows: Int64[Tensor, "batch"], out: Tensor | None) -> Tensor:
-        """Copy the given rows of a field by numpy, because torch warns about read-only arrays."""
+        """Copy these rows of a field with numpy, because torch warns about read-only arrays."""
         field, numbers = self.fields[name], rows.numpy()
         if out is None:
             return torch.from_numpy(np.take(field, numbers, axis=0))
-        # mode="raise" would copy the rows twice.
+        # With mode="raise", the rows would be copied twice.
         np.take(field, numbers, axis=0, out=out.numpy(), mode="clip")
         return out
 
 
 def transition_fields(names: Iterable[str]) -> list[str]:
-    """Return the field names of the arena that transitions use."""
+    """Return the names of the arena's fields that transitions use."""
     return [name for name in names if name.startswith(OBSERVATION_PREFIX) or name in _OTHER_FIELDS]
 
 
@@ -100,13 +101,13 @@ def check_indices(indices: Int64[np.ndarray, "batch"], count: int, out: Transiti
     """Check that indices are in [0, count) and that `out` has one row per index.
 
     Raises:
-        ValueError: With the first index that is out of range, or with both sizes.
+        ValueError: If an index is out of range (the message gives the first one), or the sizes differ.
     """
     wrong = (indices < 0) | (indices >= count)
     if wrong.any():
-        raise ValueError(f"index {indices[wrong][0]} is not in [0, {count}), the range of transitions")
+        raise ValueError(f"index {indices[wrong][0]} is not in [0, {count}), the range of transition indices")
     if out is not None and len(out.reward) != len(indices):
-        raise ValueError(f"out has {count_text(len(out.reward), 'transition')}, indices has {len(indices)}")
+        raise ValueError(f"out has {count_text(len(out.reward), 'transition')} for {len(indices)} indices")
 
 
 def read_transitions(
@@ -118,7 +119,7 @@ def read_transitions(
 ) -> TransitionBatch:
     """Return the transitions from the records in rows `first` to the records in rows `second`.
 
-    `gather` copies rows of a field into the given tensor, or into a new tensor for None.
+    `gather` copies rows of a field into the given tensor, or into a new tensor if it is `None`.
     """
     keys = {key: OBSERVATION_PREFIX + key for key in observation_keys(names)}
     return TransitionBatch(
