@@ -1,10 +1,10 @@
-"""Atomic checkpoints: each folder is created by one rename and lists all its files with checksums.
+"""Atomic checkpoints: each folder is created with a single rename and lists all its files with checksums.
 
     <run>/checkpoints/step_000002000/   manifest.json and the files of only this checkpoint
     <run>/checkpoints/replay/           replay files shared by several checkpoints, each written once
 
-Files are never overwritten, so a failure while writing a checkpoint cannot damage the others. Pickle is not
-used, because only JSON and safetensors are safe against code execution.
+Files are never overwritten, so a failure while writing one checkpoint cannot damage the others. Pickle is not
+used, because loading it could execute code. JSON and safetensors cannot.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from ..utils.logging.json_lines import COMPRESSED
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.state_files import check_finite, load_state, save_state
 
-# An agent is loaded without its replay.
+# Loading an agent must not import the replay buffer.
 if TYPE_CHECKING:
     from ..buffers import EpisodeReplayBuffer
     from ..workflows import Agent
@@ -55,11 +55,11 @@ class Checkpoint:
 
     @property
     def state_path(self) -> Path:
-        """File to report in errors about the state of the loop."""
+        """File that errors about the training loop's state refer to."""
         return self.folder / f"{STATE}.json"
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop, with tuples converted to lists."""
+        """Return the training loop's state, with tuples converted to lists."""
         return load_state(self.folder, STATE)
 
     def model(self, device: torch.device) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: "Agent") -> None:
-        """Copy the saved state into a workflow. Raise a `UserError` if it is incompatible or not finite."""
+        """Copy the saved state into a workflow. Raise `UserError` if it is incompatible or not finite."""
         state = self.model(workflow.device)
         try:
             check_finite(state)
@@ -78,11 +78,11 @@ class Checkpoint:
             workflow.load_state_dict(state)
 
     def restore_replay(self, replay: "EpisodeReplayBuffer") -> None:
-        """Load the saved records into `replay`. Its later saves are then incremental."""
+        """Load the saved records into `replay`. Its later saves are incremental."""
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest. Raise `Damaged` if it is corrupt, and a `UserError` for a different format."""
+        """Return the manifest. Raise `Damaged` if it is corrupt, or `UserError` if its format differs."""
         path = self.folder / MANIFEST
         try:
             manifest = durable_io.parse_json(durable_io.read_regular(path))
@@ -105,24 +105,24 @@ class Checkpoint:
         return manifest
 
     def files(self) -> dict[str, tuple[Path, FileRecord]]:
-        """Return all files except the manifest by name in `checkpoints/`. See `manifest` for errors."""
+        """Return all files except the manifest, by name in `checkpoints/`. See `manifest` for errors."""
         found: dict[str, tuple[Path, FileRecord]] = {}
         for name, record in self.manifest()["files"].items():
             folder, _, file = name.rpartition("/")
             is_shared = folder == SHARED_FOLDER
-            # `self.folder` is used for other files, because it may have been moved aside.
+            # Other files are looked up in `self.folder`, because the checkpoint may have been moved aside.
             path = (self.folder.parent / folder if is_shared else self.folder) / file
             found[name] = path, FileRecord(record["bytes"], record["sha256"])
         return found
 
     def verify(self) -> None:
-        """Check size and checksum of every file, reading each once. See `manifest` for errors."""
+        """Check the size and checksum of every file. Each file is read once. See `manifest` for errors."""
         for path, record in self.files().values():
             durable_io.verify_file(path, record)
 
 
 Verify = Callable[[Checkpoint], None]
-"""Function that checks a checkpoint and raises the errors of `Checkpoint.verify`."""
+"""Function that checks a checkpoint and raises the same errors as `Checkpoint.verify`."""
 
 
 def save_checkpoint(
@@ -134,16 +134,18 @@ def save_checkpoint(
     keep: int,
     best: bool = False,
 ) -> Checkpoint:
-    """Write a checkpoint, then delete obsolete checkpoints and unfinished files of crashed saves.
+    """Write a checkpoint, then delete obsolete checkpoints and unfinished files from crashed saves.
 
-    The newest `keep` checkpoints up to this step and the last `best` one are kept. Errors leave no changes.
+    The newest `keep` checkpoints up to this step and the last `best` one are kept. If saving fails, nothing
+    is changed.
 
     Raises:
         OSError: If the disk is full or fails.
-        TypeError: If `state` (of the loop) or `model` (of the workflow) has a value of unsupported type.
+        TypeError: If `state` (the training loop's) or `model` (the workflow's) has a value of an unsupported
+            type.
 
-    Cost: the bytes of `model`, `state`, open chunks and new replay data, and 0.3 kB per shared file. Memory:
-    less than 64 MB.
+    Each save writes `model`, `state`, the open chunks, the new replay data and 0.3 kB per shared file. It
+    uses less than 64 MB of memory.
     """
     root = run_dir / CHECKPOINTS
     folder = root / f"step_{step:09d}"
@@ -181,13 +183,13 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
     """Return the checkpoints of a run, oldest first. Each is complete unless it was damaged later.
 
     Raises:
-        UserError: If the name of their folder belongs to a file or a broken link.
+        UserError: If the checkpoint folder's path is a file or a broken link.
     """
     found: dict[int, Checkpoint] = {}
     root = run_dir / CHECKPOINTS
     if os.path.lexists(root) and not root.is_dir():
         raise UserError(f"{root} is not a folder, or is a broken link. Restore the folder.")
-    # In this order, a checkpoint that was moved aside is used only if its step has no other.
+    # With this order, a checkpoint that was moved aside is used only if its step has no other checkpoint.
     for path in sorted(root.glob("*step_*")):
         if name := _NAME.fullmatch(path.name):
             step = int(name[1] or name[2])
@@ -196,7 +198,7 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest intact checkpoint and warn about newer damaged ones, or raise `UserError`."""
+    """Return the newest intact checkpoint, or raise `UserError`. Warn about newer, damaged checkpoints."""
     checkpoint, faults = newest_whole(run_dir, verify)
     if checkpoint is None:
         text = f"{run_dir} has no checkpoint yet; a run writes one every training.checkpoint_interval steps."
@@ -213,12 +215,12 @@ def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Chec
 
 
 def is_stored_result(run_dir: Path) -> bool:
-    """Return whether a folder has a compressed log, like the results in the repository."""
+    """Return whether a folder contains a compressed log, as the results in the repository do."""
     return (run_dir / f"{METRICS_FILE}{COMPRESSED}").exists()
 
 
 def newest_whole(run_dir: Path, verify: Verify = Checkpoint.verify) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest intact checkpoint (or None), and the errors of newer damaged checkpoints."""
+    """Return the newest intact checkpoint (or `None`) and the errors of newer, damaged checkpoints."""
     faults: list[str] = []
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
@@ -243,11 +245,11 @@ def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileReco
 
 
 def _is_well_formed(manifest: dict[str, Any], step: int) -> bool:
-    """Return whether keys have the right types, required files are listed, and all are in known folders."""
+    """Return whether all keys have the right types, and all required files are listed in known folders."""
     kinds = {"format": int, "step": int, "best": bool, "reverie": str, "files": dict}
     if any(type(manifest.get(name)) is not kind for name, kind in kinds.items()) or manifest["step"] != step:
         return False
-    # The contents of manifests with other formats are unknown.
+    # The contents of manifests in other formats are unknown.
     if manifest["format"] != FORMAT:
         return True
     folder, files = f"step_{step:09d}", manifest["files"]
@@ -280,7 +282,7 @@ def _is_best(checkpoint: Checkpoint) -> bool:
 
 
 def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
-    """Delete `unwanted` checkpoints, if possible, and rename back those moved aside but not replaced."""
+    """Try to delete `unwanted` checkpoints. Restore checkpoints that were moved aside but not replaced."""
     try:
         for old in unwanted:
             os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))

@@ -1,6 +1,6 @@
 """`checkpoint.mirror` and `resume=<URL>`: copy a run to and from a remote folder with fsspec.
 
-A daemon thread uploads manifests after their files, so remote checkpoints with a manifest are complete.
+A daemon thread uploads each manifest after its files, so a remote checkpoint with a manifest is complete.
 """
 
 import hashlib
@@ -34,47 +34,47 @@ from .run_folder import CONFIG_FILE, EXPERIMENTS, LINEAGE_FILE, require_free
 _LOG = logging.getLogger(__name__)
 IDENTITY_FILE = "mirror.json"
 EXTRA_FILES = (IDENTITY_FILE, CONFIG_FILE, METRICS_FILE, LINEAGE_FILE)
-"""Files that are copied in addition to the checkpoints, if they exist."""
+"""Files to copy in addition to the checkpoints, if they exist."""
 
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step_\d{{9,18}}|{SHARED_FOLDER})/[^/]+")
 PIECE_BYTES = 2**23
 """Block size of uploads, in bytes."""
 
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"))
-"""Stores with atomic files and without folders, where `makedirs` might create a bucket."""
+"""Stores with atomic uploads and without folders, where `makedirs` might create a bucket."""
 
 START_SECONDS, LIST_SECONDS = 5.0, 30.0
 """Timeouts for listing remote files at the start of a run and in `restore`."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""First and longest pause between retries, in seconds. Pauses double."""
+"""First and longest pause between retries, in seconds. Each pause is twice as long as the previous one."""
 
 _JOIN_SECONDS = 1.0
 
 
 class MirrorConflict(Exception):
-    """The remote folder contains another run. The message is its URL."""
+    """Raised if the remote folder contains another run. The message is the folder's URL."""
 
 
 class UploadCancelled(Exception):
-    """The mirror was closed during an upload."""
+    """Raised if the mirror is closed during an upload."""
 
 
 class Identity(NamedTuple):
-    """Contents of `mirror.json` in the run folder and in its copy."""
+    """Contents of `mirror.json` in the run folder and in its remote copy."""
 
     name: str
-    """Name of the folder in `checkpoint.mirror`, kept when the local folder is renamed."""
+    """Name of the folder in `checkpoint.mirror`. It stays the same if the local folder is renamed."""
 
     run: str
     """Random id that prevents two runs from writing to the same remote folder."""
 
 
 def identity_of(run_dir: Path) -> Identity:
-    """Return the identity stored in a run's folder, or a new identity without writing it.
+    """Return the identity stored in a run folder, or a new one without writing it.
 
-    A new name is the path relative to `experiments/` (two parts for a job of a multirun), or else the last
-    part of the path. Raises a `UserError` for an invalid file.
+    A new name is the path relative to `experiments/` (two parts for a multirun job), or the last part of any
+    other path. Raises `UserError` if the file is invalid.
     """
     path = run_dir / IDENTITY_FILE
     if not os.path.lexists(path):
@@ -90,14 +90,14 @@ def identity_of(run_dir: Path) -> Identity:
 
 
 def save_identity(identity: Identity, run_dir: Path) -> None:
-    """Atomically write `mirror.json` to a run's folder. See `replace_file` for errors."""
+    """Write `mirror.json` to a run folder atomically. See `replace_file` for errors."""
     durable_io.replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 class RemoteFolder:
-    """Files in `url`/`name` by relative names. The folder need not exist.
+    """Files in `url`/`name`, addressed by relative names. The folder need not exist.
 
-    All methods may raise the errors of the file system. Cost: memory of twice `PIECE_BYTES`.
+    All methods may raise the file system's errors. They use memory of twice `PIECE_BYTES`.
     """
 
     def __init__(self, url: str, name: str = "") -> None:
@@ -107,13 +107,13 @@ class RemoteFolder:
 
     @cached_property
     def files(self) -> Any:
-        """The file system with this folder as its root, without caches because the server may change."""
+        """The file system with this folder as its root. It is not cached, because the server may change."""
         system, path = url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
         folder = "/".join(filter(None, (path.rstrip("/"), self._name)))
         return DirFileSystem(folder, system, skip_instance_cache=True)
 
     def sizes(self, owner: Identity | None = None) -> dict[str, int]:
-        """Return the size of each regular file, in bytes. Raise `MirrorConflict` for another run's folder."""
+        """Return each regular file's size in bytes. Raise `MirrorConflict` if the folder is another run's."""
         found: dict[str, Any] = {}
         with suppress(FileNotFoundError):
             found = self.files.find("", detail=True)
@@ -126,7 +126,7 @@ class RemoteFolder:
         return sizes
 
     def put(self, path: Path, name: str) -> None:
-        """Upload a local file. It appears under its name only when it is complete."""
+        """Upload a local file. It appears under its name only once it is complete."""
         begun = f"{name}{UNFINISHED}" if self._has_folders else name
         with durable_io.open_regular(path) as source:
             if self._has_folders:
@@ -137,7 +137,7 @@ class RemoteFolder:
             self.files.mv(begun, name)
 
     def delete(self, name: str) -> None:
-        """Delete a file and its folder, if the folder is then empty."""
+        """Delete a file, and also its folder if the folder is then empty."""
         self.files.rm_file(name)
         if self._has_folders:
             with suppress(OSError):
@@ -146,10 +146,11 @@ class RemoteFolder:
 
 @dataclass
 class Uploader:
-    """Upload the new files of a run: files first, then the manifest that lists them, and deletions last.
+    """Uploads a run's new files: first the files, then the manifests that list them. Deletions come last.
 
-    A file counts as uploaded if its remote size matches, and this process uploaded it or a remote manifest
-    lists its checksum (continued runs reuse names). `is_cancelled` is called before every file.
+    A file counts as uploaded if its remote size matches, and either this process uploaded it or a remote
+    manifest lists its checksum. Matching names are not sufficient, because resumed runs reuse names.
+    `is_cancelled` is called before every file.
     """
 
     run_dir: Path
@@ -158,11 +159,11 @@ class Uploader:
     _sent: dict[str, FileRecord] = field(default_factory=dict)
 
     def upload(self, remote: RemoteFolder, newest: Checkpoint, prune: bool) -> None:
-        """Upload the checkpoints of a run up to `newest`, newest first, and its configuration and logs.
+        """Upload a run's checkpoints up to `newest`, newest first, and its configuration and logs.
 
         Remote checkpoints with a manifest are complete even if the upload is interrupted. Local checkpoints
-        that are damaged, or deleted during the upload, are skipped with a warning. Failed remote deletions
-        are logged. Raises `MirrorConflict`, `UploadCancelled` and the remote's errors.
+        that are damaged, or are deleted during the upload, are skipped with a warning. Failed remote
+        deletions are logged. Raises `MirrorConflict`, `UploadCancelled` and the remote file system's errors.
         """
         sizes = remote.sizes(self.identity)
         upto = [each for each in reversed(list_checkpoints(self.run_dir)) if each.step <= newest.step]
@@ -197,7 +198,7 @@ class Uploader:
                 files = durable_io.parse_json(content)["files"].items()
                 records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
             except MALFORMED:
-                # The manifest is damaged and will be uploaded again or deleted.
+                # This manifest is damaged. It will be uploaded again or deleted.
                 continue
             records[name] = _record_of(content)
             if any(wanted.get(file, record) != record for file, record in records.items()):
@@ -215,7 +216,7 @@ class Uploader:
         remote.put(path, name)
 
     def _prune(self, remote: RemoteFolder, unwanted: set[str]) -> None:
-        """Delete files of other checkpoints. Manifests go first, so partial checkpoints never have one."""
+        """Delete files of other checkpoints, manifests first, so that partial checkpoints never have one."""
         try:
             for name in sorted(unwanted, key=lambda name: not name.endswith(MANIFEST)):
                 if _CHECKPOINT_FILE.fullmatch(name) and not self.is_cancelled():
@@ -232,9 +233,10 @@ class _Job(NamedTuple):
 
 
 class Mirror:
-    """Copy a run's checkpoints to a remote folder. This context manager's exit waits for a limited time.
+    """Copies a run's checkpoints to a remote folder. On exit, this context manager waits for a limited time.
 
-    This process must have locked `run_dir`. Only the newest checkpoint is queued, and errors are retried.
+    This process must have locked `run_dir`. Only the newest checkpoint is queued, and failed uploads are
+    retried.
     """
 
     def __init__(self, config: CheckpointConfig, run_dir: Path) -> None:
@@ -253,8 +255,8 @@ class Mirror:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait up to `checkpoint.mirror_timeout` seconds for the last copy, except after a second Ctrl-C."""
-        # Wake the thread from any pause for a last attempt. After a conflict it is already closed.
+        """Wait up to `checkpoint.mirror_timeout` seconds for the last copy, or until a second Ctrl-C."""
+        # Wake the thread from any pause for a last attempt. After a conflict, the mirror is already closed.
         self._wake.set()
         job = None if self._is_closed else self._job
         try:
@@ -275,14 +277,14 @@ class Mirror:
         """Queue a copy of a checkpoint and the run's earlier checkpoints. Return immediately.
 
         `prune` deletes remote checkpoints that the run does not have. Do not use it right after resuming,
-        because the remote may have a newer, intact copy of a checkpoint that is damaged here.
+        because the remote folder may contain a newer, intact copy of a checkpoint that is damaged locally.
         """
         self._job = _Job(checkpoint, prune, threading.Event())
         self._wake.set()
 
     def _work(self) -> None:
         """Process jobs until the mirror is closed. Log the beginning and the end of outages."""
-        # These are local variables, so that the search for leaks does not count the network's objects.
+        # These are local variables, so that leak detection does not count objects of the network client.
         uploader = Uploader(self._run_dir, self._identity, lambda: self._is_closed)
         remote, pause, outage = RemoteFolder(self._url, self._identity.name), 0.0, ""
         while not self._is_closed:
@@ -317,12 +319,12 @@ class Mirror:
 
 
 def check_mirror(url: str, run_dir: str | None) -> None:
-    """Raise a `UserError` for a mirror with an unsupported protocol or with another run.
+    """Raise `UserError` if a mirror has an unsupported protocol or contains another run.
 
     A remote that does not answer within `START_SECONDS` is not an error, because the run retries later.
     """
     require_protocol("checkpoint.mirror", url)
-    # A new folder will have the time in its name, so it cannot conflict.
+    # The name of a new folder contains the time, so it cannot conflict.
     if run_dir is None:
         return
     identity = identity_of(Path(run_dir))
@@ -336,10 +338,10 @@ def check_mirror(url: str, run_dir: str | None) -> None:
 
 
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
-    """Atomically download the remote copy of a run. Return its new run folder and lines to log.
+    """Download the remote copy of a run atomically. Return its new run folder and lines to log.
 
-    `run_dir` defaults to `experiments/` with the last part of the URL. Raises a `UserError` if the folder is
-    in use, the remote has no complete checkpoint or it does not answer.
+    `run_dir` defaults to the last part of the URL in `experiments/`. Raises `UserError` if the folder is in
+    use, or the remote folder has no complete checkpoint or does not respond.
     """
     check_url("resume", url)
     require_protocol("resume", url)
@@ -354,7 +356,7 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
             raise UserError(f"resume={remote.shown}: there is {what}. Check the name and try again.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with durable_io.replacing(folder) as received:
-            # Checkpoints without a manifest are incomplete and not downloaded.
+            # Checkpoints without a manifest are incomplete and are not downloaded.
             folders = {f"{CHECKPOINTS}/{SHARED_FOLDER}", *(name.rpartition("/")[0] for name in manifests)}
             for name in folders:
                 (received / name).mkdir(parents=True)
@@ -385,7 +387,7 @@ def _manifests_in(sizes: dict[str, int]) -> list[str]:
 
 
 def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
-    """Return a checkpoint's files by their remote names, the manifest last, or {} if it is damaged."""
+    """Return a checkpoint's files by remote name, manifest last, or {} if the checkpoint is damaged."""
     path, name = checkpoint.folder / MANIFEST, f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
     with suppress(Damaged, UserError, OSError):
         files = {f"{CHECKPOINTS}/{file}": record for file, record in checkpoint.files().items()}

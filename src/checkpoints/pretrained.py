@@ -1,4 +1,4 @@
-"""Resolve `pretrained:<name>` and `hub:<owner>/<name>` to weights-only folders, accepted like run folders."""
+"""Resolve `pretrained:<name>` and `hub:<owner>/<name>` to weights-only folders, usable like run folders."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _NEEDED = (WEIGHTS_FILE, CONFIG_FILE)
 
 
 def pretrained_names() -> list[str]:
-    """Return the valid names after `pretrained:`."""
+    """Return the names that are valid after `pretrained:`."""
     return sorted(path.name for path in _root().iterdir() if (path / WEIGHTS_FILE).is_file())
 
 
@@ -43,7 +43,7 @@ def resolve_pretrained(source: str) -> str:
 
 
 def holds_networks_alone(source: str) -> bool:
-    """Return whether a source has only weights: from the package, from the hub or from an export."""
+    """Return whether a source contains only weights: from the package, the hub or an export."""
     folder = Path(source)
     has_weights = os.path.isfile(folder / WEIGHTS_FILE) and not os.path.isdir(folder / CHECKPOINTS)
     return has_weights or source.startswith((PREFIX, HUB_PREFIX))
@@ -66,7 +66,8 @@ def _fetch_networks(source: str) -> Path:
     """Download the networks of a repository, `hub:<owner>/<name>[@<revision>]`, and return their folder.
 
     Other files are not downloaded. Cached downloads are reused and also work offline. Endpoint, token and
-    cache are configured by huggingface_hub (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_OFFLINE`).
+    cache are configured with huggingface_hub's variables (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`,
+    `HF_HUB_OFFLINE`).
 
     Raises:
         UserError: If huggingface_hub is missing, the name is invalid or unknown, or the download fails.
@@ -81,10 +82,10 @@ def _fetch_networks(source: str) -> Path:
     refusals = {
         errors.HFValidationError: "is not a repository. Write hub:<owner>/<name>.",
         errors.RevisionNotFoundError: f"has no revision {revision}. Omit it for the newest.",
-        # This includes GatedRepoError.
+        # This also covers GatedRepoError, a subclass.
         errors.RepositoryNotFoundError: "does not exist on the hub, or you have no access. "
         "Check the name, or log in: hf auth login.",
-        errors.LocalEntryNotFoundError: "cannot be downloaded: the hub does not answer, and there is no "
+        errors.LocalEntryNotFoundError: "cannot be downloaded: the hub does not respond, and there is no "
         "cached copy. Try again with a network, or pass a folder of networks.",
     }
     try:

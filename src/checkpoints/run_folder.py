@@ -1,4 +1,4 @@
-"""Run folders: create and lock them, read and write `config.yaml`, and find the matching checkpoint."""
+"""Create and lock run folders, read and write `config.yaml`, and find the matching checkpoint."""
 
 import errno
 import json
@@ -78,20 +78,20 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.newest_share",
 )
 GROUP = "buffer"
-"""The only group that a resumed run may select. It changes only settings that may change."""
+"""The only group that a resumed run may select. It only applies settings that are allowed to change."""
 
 SETTINGS_KEY = "made_with"
-"""Key of the `checkpoint_settings` in the state of the loop."""
+"""Key of `checkpoint_settings` in the training loop's state."""
 
 
 def check_run_folder(config: TrainConfig) -> None:
-    """Raise a `UserError` for a new run's `run_dir` that is in use or cannot be created."""
+    """Raise `UserError` if a new run's `run_dir` is in use or cannot be created."""
     if config.run_dir is not None and config.resume is None:
         require_free(Path(config.run_dir))
 
 
 def require_free(folder: Path) -> None:
-    """Raise a `UserError` if the folder of a new run cannot be created or is not empty."""
+    """Raise `UserError` if a new run's folder cannot be created or is not empty."""
     _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -105,7 +105,7 @@ def require_free(folder: Path) -> None:
 
 
 def require_no_run(folder: Path) -> None:
-    """Raise a `UserError` for a folder with a run or with networks."""
+    """Raise `UserError` if a folder contains a run or networks."""
     if any(os.path.lexists(folder / name) for name in (CONFIG_FILE, CHECKPOINTS)):
         found, repair = "a run", f"Continue it with resume={folder}, or choose"
         if holds_networks_alone(str(folder)):
@@ -114,7 +114,7 @@ def require_no_run(folder: Path) -> None:
 
 
 def _is_free(folder: Path) -> bool:
-    """Return whether a folder is empty, or has only the first files of a run that ended at its start."""
+    """Return whether a folder is empty, or contains only the first files of a run that failed to start."""
     with _writing(folder):
         found = {path.name for path in folder.iterdir()}
     begun = {name for name in found if name.endswith(UNFINISHED)}
@@ -122,9 +122,9 @@ def _is_free(folder: Path) -> bool:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find a resumed run's folder. Set `config.run_dir` to it and return it.
+    """Create a new run's folder, or find a resumed run's. Set `config.run_dir` to it and return it.
 
-    `run_dir` defaults to `experiments/<name>-<time>`, with a suffix `-2`, `-3`, ... if that exists.
+    `run_dir` defaults to `experiments/<name>-<time>`, with a suffix `-2`, `-3`, ... if that folder exists.
     """
     first = EXPERIMENTS / f"{config.name}-{datetime.now():%Y%m%d_%H%M%S}"
     later = (first.with_name(f"{first.name}-{number}") for number in count(2))
@@ -137,7 +137,7 @@ def create_run_folder(config: TrainConfig) -> Path:
 
 
 def require_run_folder(folder: Path) -> None:
-    """Raise `FileNotFoundError` if a run's folder was moved, because writing would split the run."""
+    """Raise `FileNotFoundError` if a run folder was moved, because further writes would split the run."""
     if not (folder / LOCK_FILE).exists():
         raise FileNotFoundError(errno.ENOENT, MOVED, str(folder))
 
@@ -147,10 +147,10 @@ def locked(folder: Path) -> Iterator[None]:
     """Lock the run folder. The lock is released however this process exits.
 
     Raises:
-        UserError: If another process keeps the lock for longer than a killed run's processes take to exit.
+        UserError: If another process keeps the lock for longer than processes of a killed run take to exit.
     """
     lock, in_use = FileLock(folder / LOCK_FILE), f"run_dir={folder} is in use by another process"
-    # `Timeout` is an OSError and must be caught before `_writing` handles it.
+    # `Timeout` is an `OSError`, so it must be caught before `_writing` handles it.
     with _writing(folder):
         try:
             with suppress(Timeout):
@@ -167,7 +167,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def save_config(config: TrainConfig, folder: Path) -> None:
-    """Atomically write `config.yaml`."""
+    """Write `config.yaml` atomically."""
     with _writing(folder):
         replace_file(folder / CONFIG_FILE, [saved_text(OmegaConf.structured(config))])
 
@@ -187,14 +187,15 @@ def load_run(
     fixed: Iterable[str] = FIXED,
     key: str = "run",
 ) -> TrainConfig:
-    """Return the configuration of the (possibly moved) run in `folder`, with some changes.
+    """Return the configuration of the (possibly moved) run in `folder`, with some changes applied.
 
     On a device other than the run's, unsupported features (bfloat16, replay in GPU memory) are disabled.
-    `key` precedes the folder in messages. Raises `UserError` without a run, or for invalid or fixed changes.
+    `key` precedes the folder in messages. Raises `UserError` if there is no run, or a change is invalid or
+    not allowed.
     """
     config = _read(folder, key)
     config.run_dir = folder
-    # With an explicit device, the agent acts in this process only.
+    # If a device is given, the agent only acts in this process.
     if device is not None and "engine" in config:
         config.engine = Engine.local
     if device is not None and "collect" in config:
@@ -218,7 +219,7 @@ def load_run(
 def _single_settings(
     changes: Iterable[Override], config: DictConfig, fixed: Iterable[str] = FIXED
 ) -> list[Override]:
-    """Replace a choice of the group `buffer` by its settings that may change, and put these first."""
+    """Replace a choice of the `buffer` group with its settings that may change, and put these first."""
     singles, of_group = [], []
     for change in changes:
         if change.key_or_group != GROUP:
@@ -240,10 +241,10 @@ def _single_settings(
 
 
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration for resuming the run in `folder`, and its changes as sentences."""
+    """Return the configuration for resuming the run in `folder`, and a description of each change."""
     # The saved configuration is not validated, because its device may be missing here.
     before = _read(folder, "resume")
-    # A stored result without checkpoints must not start from scratch, so this raises.
+    # A stored result without checkpoints must not restart from scratch, so this raises an error.
     if is_stored_result(Path(folder)):
         latest_checkpoint(Path(folder))
     changes = _single_settings(changes, before)
@@ -261,7 +262,7 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
 
 
 def _require_longer(folder: str, before: DictConfig, after: TrainConfig) -> None:
-    """Raise a `UserError` for a new length that the run in `folder` has already passed."""
+    """Raise `UserError` if the run in `folder` has already passed the new length."""
     asked, steps = after.training.total_timesteps, [each.step for each in list_checkpoints(Path(folder))]
     if steps and asked < min(steps[-1], before.training.total_timesteps):
         past = f"{folder} has a checkpoint of step {steps[-1]:,}"
@@ -269,7 +270,7 @@ def _require_longer(folder: str, before: DictConfig, after: TrainConfig) -> None
 
 
 def unknown_maker_of(folder: str) -> str | None:
-    """Return the id of a run's environment if it is a class or function that cannot be imported here."""
+    """Return the id of a run's environment if it is a class or function that is not importable here."""
     if not os.path.isfile(Path(folder) / CONFIG_FILE):
         return None
     env_id = _read(folder, "resume").env.id
@@ -279,7 +280,8 @@ def unknown_maker_of(folder: str) -> str | None:
 def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return a config for a new run that starts from pretrained weights, and a notice.
 
-    They have neither replay nor optimiser state, so all settings except the networks' may change.
+    Pretrained weights include neither replay nor optimiser state, so all settings except the networks' may
+    change.
     """
     changes = list(changes)
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]
@@ -299,7 +301,7 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
 
 
 def _check_name(folder: Path, asked: str) -> None:
-    """Raise a `UserError` for a name that the file system does not support."""
+    """Raise `UserError` if the file system does not support a name."""
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     try:
         for part in (folder, *(existing / name for name in folder.parts)):
@@ -318,7 +320,7 @@ def _read(folder: str, key: str) -> DictConfig:
     if not path.is_dir():
         runs = {each.parent.name: each.parent for each in path.parent.glob(f"*/{CONFIG_FILE}")}
         near = [runs[name] for name in get_close_matches(path.name, runs, n=1)]
-        # The path may be a part of a run folder.
+        # The path may be a file or folder inside a run folder.
         if (path.parent / CONFIG_FILE).is_file():
             near = [path.parent]
         raise UserError(f"{asked} is not a folder." + (f" Did you mean `{near[0]}`?" if near else repair))
@@ -331,17 +333,17 @@ def _read(folder: str, key: str) -> DictConfig:
 
 
 def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
-    """Raise a `UserError` for a change that a resumed run does not allow."""
+    """Raise `UserError` if a resumed run does not allow a change."""
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run accepts only changes of the form key=value.")
-    # The settings that a choice of this group changes depend on the run.
+    # Which settings a choice of this group changes depends on the run.
     if key == GROUP:
         return
     sections = {name.partition(".")[0] for name in setting_types() if "." in name}
     if key in ("experiment", "workflow", *sections):
         raise UserError(
-            f"{change.input_line}: a saved run keeps its groups and sections. Change single settings, "
+            f"{change.input_line}: a saved run keeps its groups and sections. Change individual settings, "
             "e.g. training.total_timesteps=200000."
         )
     check_setting(change)
@@ -357,7 +359,7 @@ def _is_in(key: str, fixed: Iterable[str]) -> bool:
 
 
 def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that must match the checkpoint, by key, as JSON values."""
+    """Return the settings that must match the checkpoint as JSON values by key."""
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
@@ -366,14 +368,14 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest intact checkpoint of a run. Raise a `UserError` without one or for another run's."""
+    """Return a run's newest intact checkpoint. Raise `UserError` if it has none or it is another run's."""
     checkpoint = latest_checkpoint(run_dir, verify)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):
         saved = dict(checkpoint.state()[SETTINGS_KEY])
         # Settings added after the checkpoint was saved are not compared.
         keys = sorted(saved)
-    # Collectors are disabled when the agent acts in this process only.
+    # Collectors are disabled if the agent only acts in this process.
     if not asked.get(COLLECTORS):
         keys = [key for key in keys if key != COLLECTORS]
     for key in keys:

@@ -1,9 +1,9 @@
 """Folders and checkpoints of a run with several ranks.
 
-    <run>/                  rank 0: configuration, networks, and its part of replay and acting state
+    <run>/                  rank 0: configuration, networks, and its part of the replay and acting state
     <run>/ranks/001/        rank 1: the same files, but only the acting state instead of the networks
 
-Rank 0 writes its checkpoint last, so a checkpoint of rank 0 is complete on all ranks.
+Rank 0 writes its checkpoint last, so if rank 0 has a checkpoint, it is complete on all ranks.
 """
 
 import os
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 RANKS = "ranks"
 TORCHRUN_FILE = ".torchrun"
 RANKS_KEY = "ranks"
-"""Key of the number of ranks in the state of the loop."""
+"""Key of the number of ranks in the training loop's state."""
 
 
 def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
-    """Create this rank's run folder and set `config.run_dir`. Only rank 0 logs to terminal and events."""
+    """Create this rank's run folder and set `config.run_dir`. Only rank 0 logs to the terminal and events."""
     root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
     folder = folder_of_rank(root, ranks.index)
     config.run_dir = str(folder)
@@ -47,31 +47,32 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
 
 
 def note_torchrun(folder: Path) -> None:
-    """Record in a rank's folder which `torchrun` started the run, if it may restart its command."""
+    """Record in a rank's folder which `torchrun` started the run, if it may restart its workers."""
     if name := _torchrun():
         replace_file(folder / TORCHRUN_FILE, [name.encode()])
 
 
 def was_begun_here(run_dir: Path) -> bool:
-    """Return whether the run in a folder was started by the same `torchrun` as this process."""
+    """Return whether the run in this folder was started by the same `torchrun` as this process."""
     notes = [run_dir / TORCHRUN_FILE, *run_dir.glob(f"{RANKS}/*/{TORCHRUN_FILE}")]
     name = _torchrun().encode()
     return any(name == read_regular(note) for note in notes if name and note.is_file())
 
 
 def _torchrun() -> str:
-    """Return the name of `torchrun`'s folder as its id, or "" if it does not restart its command."""
+    """Return torchrun's folder name to identify the launch, or "" if it may not restart its workers."""
     may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     return os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")[0] if may_restart else ""
 
 
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
-    """Return this rank's part of the newest checkpoint that is intact on all ranks, or None without any.
+    """Return this rank's part of the newest checkpoint that is intact on all ranks, or `None` without one.
 
-    If it was written by a different number of ranks, environments are redistributed with their streams.
+    If it was written by a different number of ranks, environments and their streams are redistributed.
 
     Raises:
-        UserError: If all checkpoints are damaged or were moved, or this number of ranks cannot share the run.
+        UserError: If all checkpoints are damaged or have been moved, or this number of ranks cannot share the
+            run.
     """
     whole, known = None, ""
     if ranks.is_first and list_checkpoints(run_dir):
@@ -94,7 +95,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
 
 
 def _require_none_was_moved(run_dir: Path) -> None:
-    """Raise a `UserError` if a run lacks its checkpoints, because its log would be lost."""
+    """Raise `UserError` if a run's checkpoints are missing, because its log would be lost."""
     interval = load_run(str(run_dir), key="resume").training.checkpoint_interval
     log, folder = run_dir / METRICS_FILE, run_dir / CHECKPOINTS
     if not interval or folder.exists() or not log.exists():
@@ -124,19 +125,19 @@ class PartOfRun(Checkpoint):
 class DividedAnew(Checkpoint):
     """One rank's share of a checkpoint written by a different number of ranks.
 
-    Networks, records, latents and open episodes are exact. Windows are drawn by new generators.
+    Networks, records, latents and open episodes are restored exactly. Windows are drawn with new generators.
     """
 
     parts: tuple[Checkpoint, ...]
 
     begin: int
-    """Number of this rank's first environment in the run."""
+    """Index of this rank's first environment in the run."""
 
     count: int
     """Number of this rank's environments."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop with this rank's environments."""
+        """Return the training loop's state with this rank's environments."""
         states = [part.state() for part in self.parts]
         whole = states[0]
         whole["environment"] = self._environment([state["environment"] for state in states])
@@ -147,7 +148,7 @@ class DividedAnew(Checkpoint):
         return whole
 
     def model(self, device: torch.device) -> dict[str, Any]:
-        """Return the networks, and the acting state for this rank's environments."""
+        """Return the networks and the acting state of this rank's environments."""
         models = [part.model(device) for part in self.parts]
         rows = {name: [model["online"][name] for model in models] for name in models[0]["online"]}
         own = slice(self.begin, self.begin + self.count)
@@ -175,7 +176,7 @@ class DividedAnew(Checkpoint):
         return {**numbers, "actions": named, "arrival": arrival}
 
     def _own(self, found: list[Any]) -> Any:
-        """Select this rank's rows from the arrays, or dictionaries of arrays, of all parts."""
+        """Select this rank's rows from the arrays (or dictionaries of arrays) of all parts."""
         if isinstance(found[0], dict):
             return {name: self._own([each[name] for each in found]) for name in found[0]}
         return np.concatenate(found)[self.begin : self.begin + self.count].copy()
@@ -187,12 +188,12 @@ def folder_of_rank(root: Path, index: int) -> Path:
 
 
 def folder_of_run(folder: Path, ranks: Ranks) -> Path:
-    """Return the shared run folder. `folder` is it, or the part of it that belongs to this rank."""
+    """Return the shared run folder. `folder` is this folder, or this rank's folder inside it."""
     return folder if ranks.is_first or folder.parent.name != RANKS else folder.parents[1]
 
 
 def _verify(first: Checkpoint) -> None:
-    """Check the parts of all ranks. See `Checkpoint.verify` for errors."""
+    """Verify the parts of all ranks. See `Checkpoint.verify` for errors."""
     first.verify()
     for index in range(1, _ranks_of(first)):
         _part(folder_of_rank(first.folder.parents[1], index), first.step).verify()

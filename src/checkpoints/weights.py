@@ -1,4 +1,4 @@
-"""Load weights of earlier runs or included networks, for `model.init` and `reverie-evaluate`."""
+"""Load the weights of earlier runs or included networks, for `model.init` and `reverie-evaluate`."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from .pretrained import WEIGHTS_FILE, resolve_pretrained
 
 
 def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
-    """Return an agent's parameters and buffers by part and name. Raise a `UserError` for a population."""
+    """Return an agent's parameters and buffers by part and name. Raise `UserError` if it is a population."""
     state = agent.state_dict()
     if "world_model" not in state:
         raise UserError("A population has no world model. Pass the folder of its run instead of networks.")
@@ -25,17 +25,18 @@ def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
 
 @torch.no_grad()
 def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: str | None = None) -> None:
-    """Copy parameters and buffers, by `<part>/<name>`, into the tensors of state dicts.
+    """Copy parameters and buffers, named `<part>/<name>`, into the tensors of state dicts.
 
     `source` is a safetensors file, a run folder (the newest intact checkpoint is used), a folder with
-    `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`. Other tensors in it are ignored.
-    `asked` is the user's input for the source if it was not `model.init=<source>`.
+    `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`. Its other tensors are ignored. `asked`
+    is what the user typed, if it was not `model.init=<source>`.
 
     Raises:
-        UserError: Before any change, if the source is missing, or a tensor is incompatible or not finite.
+        UserError: If the source is missing, or a tensor is incompatible or not finite. Nothing has been
+            changed in this case.
     """
     path, typed = Path(resolve_pretrained(source)), asked or f"model.init={source}"
-    # `os.path.exists` is used because pathlib raises for names that are too long.
+    # Unlike `os.path.exists`, pathlib raises an error if a name is too long.
     if not os.path.exists(path):
         raise UserError(f"{typed} does not exist. Pass a safetensors file or the folder of a run.")
     if path.is_dir():
