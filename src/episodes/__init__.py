@@ -1,6 +1,6 @@
 """Import and export episodes: Reverie's format, danijar/dreamerv3 and Minari.
 
-Files may be untrusted: no code in them is executed, and sizes are checked before allocation.
+Files may be untrusted. Code in them is never executed, and sizes are checked before memory is allocated.
 """
 
 from .episode import EpisodeSpec as EpisodeSpec

@@ -1,11 +1,12 @@
 """The replay of danijar/dreamerv3: `<logdir>/replay/<time>-<uuid>-<successor>-<records>.npz`.
 
 Each file is a chunk of up to 1,024 consecutive records of one stream, written by `Chunk.save` in
-`embodied/core/chunk.py` (commit e3f0224). Its name includes the next chunk, and episodes may span chunks.
-Row t of `action` was **chosen after** seeing record t, because `Driver._step` passes the record to the
-policy. It is zeros where `is_last`. Discrete actions are integers (one-hot before 2024). Keys with
-`enc/`, `dyn/` and `dec/` are network latents. `stepid` (formerly `id`) and `consec` number the records. Keys
-of observations may also contain slashes, because `from_gym` joins the keys of nested Dicts with a slash.
+`embodied/core/chunk.py` (commit e3f0224). Its name includes the next chunk's UUID, and episodes may span
+chunks. Row t of `action` was **chosen after** seeing record t, because `Driver._step` passes the record to
+the policy. It is zeros where `is_last` is set. Discrete actions are integers (one-hot before 2024). Keys that
+start with `enc/`, `dyn/` or `dec/` are network latents. `stepid` (formerly `id`) and `consec` number the
+records. Observation keys may also contain slashes, because `from_gym` joins the keys of nested Dicts with a
+slash.
 """
 
 import re
@@ -26,7 +27,7 @@ from .npz import led_arrays, read_steps, write_npz
 _NAME = re.compile(r"(\d{8}T\d{6}F?\d*)-([0-9A-Za-z]{1,22})-([0-9A-Za-z]{1,22})-(\d{1,9})\.npz")
 _OTHER_KEYS = ("id", "stepid", "consec", "reset")
 _LATENTS = ("enc/", "dyn/", "dec/")
-# The digits of `elements.UUID`.
+# The digits that `elements.UUID` uses.
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Chunks = dict[str, tuple[Path, str, int]]
@@ -34,14 +35,14 @@ Chunks = dict[str, tuple[Path, str, int]]
 
 
 def is_chunk(file: Path) -> bool:
-    """Return whether a file is named like a chunk."""
+    """Return whether a file has the name of a chunk."""
     return _NAME.fullmatch(file.name) is not None
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the complete episodes, stream by stream, each with the file in which it ends.
 
-    Episodes without a beginning or an end, such as those open at the end of a run, are skipped.
+    Episodes without a beginning or an end are skipped, e.g. those that were open at the end of a run.
     """
     chunks: Chunks = {}
     for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
@@ -50,14 +51,14 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
     followers = {successor for _, successor, _ in chunks.values()}
     for first in [number for number in chunks if number not in followers]:
         yield from _read_stream(chunks, first, skipped)
-    # Chunks that are still unread form a cycle.
+    # The chunks that are still unread form a cycle.
     for file, _, _ in chunks.values():
         with judging(file):
-            raise ValueError("the chunks that follow it lead back to it")
+            raise ValueError("the chunks after it lead back to it")
 
 
 def _read_stream(chunks: Chunks, number: str, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the episodes of a stream from one chunk on, and remove the chunks that were read."""
+    """Yield a stream's episodes, starting with one chunk, and remove the chunks that have been read."""
     pieces: list[dict[str, NDArray]] = []
     while number in chunks:
         file, number, length = chunks.pop(number)
@@ -105,7 +106,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
         index = np.arange(len(episode.reward), dtype=">u4").view(np.uint8).reshape(-1, 4)
         identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))
         arrays["stepid"] = np.concatenate([identity, index], axis=1)
-        # The last chunk's successor does not exist. This is normal for an active run.
+        # The last chunk's successor does not exist, as is normal for an active run.
         following = uuid.uuid4()
         name = f"{_base62(number)}-{_base62(following)}-{len(index)}.npz"
         write_npz(folder / f"20000101T000000F{count:06d}-{name}", arrays)
@@ -114,7 +115,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
 
 
 def _base62(number: uuid.UUID) -> str:
-    """Format a number with 22 digits like `elements.UUID`."""
+    """Format a number with 22 digits, as `elements.UUID` does."""
     digits, rest = "", number.int
     for _ in range(22):
         rest, digit = divmod(rest, len(_DIGITS))

@@ -1,4 +1,4 @@
-"""Raw episodes from files, their checks, and the common spec of a set of episodes."""
+"""Raw episodes from files, checks for them, and the common spec of a set of episodes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ from ..utils.timestep import ActionSpec, ArraySpec
 from ..utils.units import count_text
 
 MOST_BYTES = 2**31
-"""Maximum bytes of the arrays of an episode, or of a file with several. 27,000 Atari steps need 0.33e9."""
+"""Maximum bytes of all arrays in an episode, or in a file of several. 27,000 Atari steps use 0.33e9 bytes."""
 
 MOST_AXES = 6
-# Bounds of single pixels take about 1e6 bytes as text.
+# Bounds for individual pixels occupy about 1e6 bytes as text.
 _DESCRIPTION_BYTES = 2**24
 _KINDS = "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64".split()
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
@@ -27,10 +27,10 @@ DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
 
 _REPAIR = "Remove it, or write it again with the program that created it."
 judging = partial(reading, problem="is invalid", repair=_REPAIR)
-"""Convert errors caused by a file of a foreign program to a `UserError`. See `reading`."""
+"""Convert errors caused by another program's file to `UserError`. See `reading`."""
 
 UNFINISHED = "records of unfinished episodes"
-"""Key under which readers count the records of episodes without a beginning or an end."""
+"""Key under which readers count the records of episodes that lack a beginning or an end."""
 
 STEP_KEYS = ("action", "reward", "is_first", "is_last", "is_terminal")
 
@@ -39,13 +39,13 @@ class RawEpisode(NamedTuple):
     """A complete episode in the arrival convention of `utils/timestep.py`, with unconverted actions."""
 
     observation: dict[str, NDArray]
-    """(records, ...) by key."""
+    """Observations (records, ...) by key."""
 
     action: NDArray
-    """Chosen after seeing each record: integers (records,), or (records, size). The last row is ignored."""
+    """Actions chosen after seeing each record: integers (records,) or (records, size). The last is unused."""
 
     reward: NDArray
-    """(records,) received on arriving at each record."""
+    """Rewards (records,) received on arriving at each record."""
 
     is_terminal: bool
 
@@ -59,13 +59,13 @@ class EpisodeSpec:
 
 
 def read_description(path: Path) -> Any:
-    """Return the value of a JSON file of at most 16 MiB. See `judging` for errors."""
+    """Return the contents of a JSON file of at most 16 MiB. See `judging` for errors."""
     with judging(path), open_regular(path, _DESCRIPTION_BYTES) as file:
         return parse_json(file.read())
 
 
 def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Return the bytes of an array described in a file, before it is allocated.
+    """Return the size in bytes of an array that a file describes, before it is allocated.
 
     Raises:
         ValueError: If the dtype is not in `DTYPES`, or the shape has a negative size or too many axes.
@@ -80,14 +80,14 @@ def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
 def check_total(nbytes: int) -> None:
     """Raise `ValueError` if the total size of arrays exceeds `MOST_BYTES`."""
     if nbytes > MOST_BYTES:
-        raise ValueError(f"its arrays have {nbytes:,} bytes, but at most {MOST_BYTES:,} are allowed")
+        raise ValueError(f"its arrays occupy {nbytes:,} bytes, but at most {MOST_BYTES:,} are allowed")
 
 
 def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
-    """Convert an episode for replay: float32 rewards and actions, one-hot if discrete.
+    """Convert an episode for the replay buffer: float32 rewards and actions, one-hot if discrete.
 
     Raises:
-        ValueError: If lengths differ, a number is not finite, or an action does not match `action`.
+        ValueError: If the lengths differ, a number is not finite, or an action does not match `action`.
     """
     length = raw.reward.size
     if not length or raw.reward.ndim != 1 or not raw.observation:
@@ -97,7 +97,7 @@ def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
             raise ValueError(
                 f"it has {count_text(length, 'reward')}, but `{name}` has the shape {values.shape}"
             )
-    # Overflows are detected below as non-finite numbers.
+    # Overflows produce non-finite numbers. They are detected below.
     with np.errstate(over="ignore"):
         reward = raw.reward.astype(np.float32)
         actions = _actions(raw.action, action, length - 1)
@@ -110,7 +110,7 @@ def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
 
 
 def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.float32]:
-    """Return the first `taken` actions as rows of `action.size` numbers, and a last row of zeros."""
+    """Return the first `taken` actions as rows of `action.size` numbers, followed by a row of zeros."""
     result = np.zeros((len(values), action.size), np.float32)
     blocks = action.parts or (action.size,)
     shape = (len(blocks),) if action.parts else ()
@@ -138,7 +138,7 @@ def is_one_hot(rows: NDArray, blocks: tuple[int, ...]) -> bool:
 
 
 def several(sizes: Iterable[int]) -> ActionSpec:
-    """Return the spec of several discrete choices. Raise `ValueError` for a choice without values."""
+    """Return the spec of several discrete choices. Raise `ValueError` if a choice has no values."""
     parts = tuple(sizes)
     if min(parts, default=0) < 1:
         raise ValueError("its action is invalid")
@@ -152,7 +152,7 @@ def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
 
 
 def difference(found: Mapping[str, ArraySpec], needed: Mapping[str, ArraySpec]) -> str | None:
-    """Return None or e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)"."""
+    """Return `None`, or e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)"."""
     for key in sorted(found.keys() | needed.keys()):
         if (is_now := found.get(key)) != (wanted := needed.get(key)):
             texts = [f"{part.dtype} {part.shape}" if part else "missing" for part in (is_now, wanted)]

@@ -39,10 +39,10 @@ class Episodes(NamedTuple):
     format: Format
 
     action: ActionSpec | None
-    """Action spec stored in the files, or None if the format does not store it."""
+    """Action spec stored in the files, or `None` if the format does not store it."""
 
     skipped: Counter[str]
-    """Number of files per array name that the last read skipped, and of `UNFINISHED` records."""
+    """Number of files in which the last read skipped an array, by array name, and of `UNFINISHED` records."""
 
     def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
         """Yield unconverted episodes with their files. See the reader of each format for errors."""
@@ -51,8 +51,8 @@ class Episodes(NamedTuple):
 
     @property
     def skipped_text(self) -> str:
-        """Skipped data of the last read, e.g. "dyn/deter, stepid, 3 records of unfinished episodes"."""
-        # Unary plus drops counts of zero.
+        """Data that the last read skipped, e.g. "dyn/deter, stepid, 3 records of unfinished episodes"."""
+        # Unary plus removes counts of zero.
         counts = +self.skipped
         count = counts.pop(UNFINISHED, 0)
         return ", ".join(sorted(counts) + [f"{count:,} {UNFINISHED}"] * (count > 0))
@@ -61,7 +61,7 @@ class Episodes(NamedTuple):
         """Yield checked episodes. All must have the same observations as the first one.
 
         Raises:
-            UserError: With the file of the first episode that is invalid or differs, or without episodes.
+            UserError: If there are no episodes, or one is invalid or differs. The message names its file.
         """
         first: EpisodeSpec | None = None
         for file, raw in self.raw():
@@ -77,14 +77,14 @@ class Episodes(NamedTuple):
 
 
 def find_episodes(path: Path, key: str = "path") -> Episodes:
-    """Return the episodes at a path, a folder or a file, detecting the format from file names.
+    """Return the episodes in a folder or file. The format is detected from file names.
 
-    `key` is the setting that the user typed before the path.
+    `key` is the name of the setting that the user set to this path.
 
     Raises:
         UserError: If no file name matches any format.
     """
-    # `os.path.isfile` is used because pathlib raises for names that are too long.
+    # Unlike `os.path.isfile`, pathlib raises an error if a name is too long.
     if os.path.isfile(path / own.INDEX):
         return Episodes(path, Format.own, own.read_index(path)[0].action, Counter())
     if (file := minari.find(path)) is not None:
@@ -95,13 +95,13 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
         found = "has no episodes: it has no " + names if os.path.exists(path) else "does not exist"
         raise UserError(f"{key}={path} {found}. Choose a folder with episodes.")
     if not all(map(dreamerv3.is_chunk, files)):
-        found = f"has npz files, but no {own.INDEX}, and they are not named like dreamerv3's replay"
+        found = f"has npz files but no {own.INDEX}, and their names differ from dreamerv3's replay files"
         raise UserError(f"{key}={path} {found}. Convert files of dreamerv3-torch with {CONVERTER}.")
     return Episodes(path, Format.dreamerv3, None, Counter())
 
 
 def find_action(episodes: Episodes) -> ActionSpec:
-    """Return the stored action spec, or infer it. Integers (up to the largest) and one-hot are choices."""
+    """Return the stored or inferred action spec. Integers (up to the largest) and one-hots are choices."""
     if episodes.action is not None:
         return episodes.action
     size, is_discrete = 0, True
@@ -113,7 +113,7 @@ def find_action(episodes: Episodes) -> ActionSpec:
                 if size > MOST_CHOICES:
                     raise ValueError(f"its actions go up to {size - 1:,}, but must be below {MOST_CHOICES:,}")
             else:
-                # An episode with one record has zero rows, but their size is still known.
+                # An episode with a single record has no action rows, but their size is still known.
                 rows = raw.action.reshape(len(raw.action), -1)[:-1]
                 size = rows.shape[1]
                 is_discrete = is_discrete and size > 1 and is_one_hot(rows, (size,))
@@ -123,7 +123,7 @@ def find_action(episodes: Episodes) -> ActionSpec:
 
 
 def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes of one spec to a new folder atomically. Return their number.
+    """Write episodes with a common spec to a new folder atomically. Return their number.
 
     Raises:
         UserError: If the folder is not empty or cannot be written, or an observation key is not allowed.
@@ -142,7 +142,7 @@ def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords
 
 
 def require_new(folder: Path) -> None:
-    """Raise a `UserError`, before any work, for a folder that is not empty or has no name."""
+    """Raise `UserError` if a folder is not empty or has no name, before any work is done."""
     if folder.name in ("", ".."):
         raise UserError(f"to={folder} is not a new folder. Write, e.g., to={folder}/episodes.")
     try:

@@ -1,13 +1,14 @@
 """Minari datasets in HDF5: `<dataset>/data/main_data.hdf5` and `metadata.json`.
 
 Source: `minari/dataset/_storages/hdf5_storage.py` and `docs/content/dataset_standards.md` of Farama's Minari
-(commit 1880118). Each episode is a group `episode_<n>`. Its `observations` (an array or a group of arrays)
-have one row more than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the
+(commit 1880118). Each episode is a group named `episode_<n>`. Its `observations` (an array or a group of
+arrays) have one more row than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the
 step **from** observation t: the action chosen after seeing it, and the reward received on arriving at the
-next. JPEG images are not supported. Spaces are JSON in `metadata.json` (`minari/serialization.py`).
+next. JPEG images are not supported. Spaces are stored as JSON in `metadata.json` (`minari/serialization.py`).
 
-The Minari library does not compress, and it is unsafe for untrusted files. If a space is missing, it imports
-and calls `env_spec` from the metadata. It also follows links to other files and reads arrays of any size.
+The Minari library is not used, because it does not compress and is unsafe for untrusted files. If a space is
+missing, it imports and calls `env_spec` from the metadata. It also follows links to other files and reads
+arrays of any size.
 """
 
 import json
@@ -29,7 +30,7 @@ from .episode import EpisodeSpec, RawEpisode, check_size, check_total, judging, 
 
 DATA_FILE, METADATA = "main_data.hdf5", "metadata.json"
 _NAME = re.compile(r"episode_(\d{1,9})")
-# Characters that are not allowed in the name of a dataset.
+# Characters that are not allowed in dataset names.
 _NO_LETTER = re.compile(r"[^\w-]")
 # gzip, shuffle, fletcher32 and lzf. HDF5 would load any other filter as a library.
 _FILTERS = {1, 2, 3, 32000}
@@ -41,14 +42,14 @@ _VERSION = "0.5.3"
 
 
 def find(path: Path) -> Path | None:
-    """Return the HDF5 file at a path, either the file itself or a dataset's folder."""
+    """Return the HDF5 file at a path. The path may be the file itself or a dataset folder."""
     places = (path, path / DATA_FILE, path / "data" / DATA_FILE)
     files = (place for place in places if place.suffix in (".hdf5", ".h5") and os.path.isfile(place))
     return next(files, None)
 
 
 def read_action(file: Path) -> ActionSpec | None:
-    """Return the action spec of the metadata, or None without metadata."""
+    """Return the action spec from the metadata, or `None` without metadata."""
     space, _ = _spaces(file)
     if space is None:
         return None
@@ -64,10 +65,10 @@ def read_action(file: Path) -> ActionSpec | None:
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the episodes in the order of their numbers, scaling continuous actions to [-1, 1].
+    """Yield the episodes in numerical order, with continuous actions scaled to [-1, 1].
 
     Raises:
-        UserError: If h5py is missing, or the file has links or unsupported filters, dtypes or shapes.
+        UserError: If h5py is missing, or the file contains links or unsupported filters, dtypes or shapes.
     """
     h5py, (space, parts) = _h5py(), _spaces(path)
     with judging(path), open_regular(path) as opened, h5py.File(opened, "r") as file:
@@ -78,10 +79,11 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
 
 
 def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
-    """Return the unread datasets of an episode by name. Parts of a Dict are `observations/<key>`.
+    """Return an episode's datasets by name, without reading them. Parts of a Dict are `observations/<key>`.
 
     Raises:
-        ValueError: If one is missing or is not an array of numbers in this file, or all are too large.
+        ValueError: If a dataset is missing or not an array of numbers in this file, or they are too large in
+            total.
     """
     found: dict[str, Any] = {}
     nbytes = 0
@@ -111,7 +113,7 @@ def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
 
 
 def _member(h5py: Any, group: Any, name: str) -> Any:
-    """Return a member of a group. Raise `ValueError` for a link to another location or file."""
+    """Return a member of a group. Raise `ValueError` if it is a link to another location or file."""
     link = group.get(name, getlink=True)
     if link is None:
         raise ValueError(f"it has no `{name}`, only {', '.join(group)[:80] or 'an empty group'}")
@@ -121,7 +123,7 @@ def _member(h5py: Any, group: Any, name: str) -> Any:
 
 
 def _read_episode(arrays: dict[str, Any], parts: dict[str, Any], space: dict[str, Any] | None) -> RawEpisode:
-    """Read one episode in the arrival convention, given the spaces of observations and actions."""
+    """Return one episode in the arrival convention, given its observation and action spaces."""
     actions, rewards, terminations, truncations = (arrays.pop(name)[...] for name in _ARRAYS[1:])
     ends = terminations.astype(np.bool_) | truncations.astype(np.bool_)
     if rewards.ndim != 1 or ends.shape != rewards.shape or ends[:-1].any():
@@ -148,12 +150,12 @@ def _scaled(actions: NDArray, space: dict[str, Any] | None) -> NDArray:
     low, high = (np.asarray(space[end], np.float64).reshape(-1) for end in ("low", "high"))
     is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
     low, high = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
-    # This formula leaves numbers with bounds -1 and 1 unchanged bit for bit.
+    # This formula leaves numbers with bounds -1 and 1 bit-for-bit unchanged.
     return (actions.reshape(len(actions), low.size) - (high + low) / 2) / ((high - low) / 2)
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write a dataset to one file with unencoded images. Return the number of episodes.
+    """Write a dataset with unencoded images to one file. Return the number of episodes.
 
     Continuous actions are the model's actions in [-1, 1], which are the bounds of the action space.
     """
@@ -201,7 +203,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
 
 
 def _box(part: ArraySpec, bound: float = np.inf) -> dict[str, Any]:
-    """Return the space of all values of a dtype, or of floats within a bound."""
+    """Return the space of all values of a dtype, or of all floats within a bound."""
     kind, limits = part.dtype.kind, np.iinfo(part.dtype) if part.dtype.kind in "iu" else None
     low, high = (limits.min, limits.max) if limits else (0, 1) if kind == "b" else (-bound, bound)
     ends = {"low": np.full(part.shape, low).tolist(), "high": np.full(part.shape, high).tolist()}
@@ -214,7 +216,7 @@ def can_hold(key: str) -> bool:
 
 
 def _spaces(file: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return the action space (None if unknown) and the observation spaces by key or "".
+    """Return the action space (`None` if unknown) and the observation spaces by key (or "" for an array).
 
     Raises:
         UserError: If the metadata is damaged, or an observation is not a plain array.
@@ -234,7 +236,7 @@ def _spaces(file: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
 
 
 def _h5py() -> Any:
-    """Import h5py. Raise a `UserError` if it is not installed."""
+    """Import h5py. Raise `UserError` if it is not installed."""
     try:
         import h5py
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Read untrusted npz files without pickle or evaluation, and check sizes before allocation."""
+"""Read untrusted npz files without pickle or `eval`. Sizes are checked before memory is allocated."""
 
 import io
 import os
@@ -20,19 +20,20 @@ from ..utils.units import count_text
 from .episode import MOST_BYTES, STEP_KEYS, check_size, check_total, judging
 
 _MOST_MEMBERS, _MOST_DIRECTORY_BYTES = 256, 2**16
-# The maximum compression ratio of deflate: 258 bytes for 2 bits.
+# The maximum compression ratio of deflate: 258 bytes from 2 bits.
 _DEFLATE_RATIO = 1032
-# In addition to the exceptions of `judging`, the libraries raise these for damaged zips and invalid headers.
+# The libraries raise these for damaged zips and invalid headers, in addition to the exceptions of `judging`.
 _WRONG_FILE = (zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, tokenize.TokenError, MemoryError)
 
 
 def read_steps(
     path: Path, is_read: Callable[[str], bool], skipped: Counter[str], keys: Iterable[str] = ()
 ) -> dict[str, NDArray]:
-    """Return the arrays of an npz file like `read_npz`, with flags as bool arrays (records,).
+    """Return the arrays of an npz file as `read_npz` does, with flags as bool arrays of shape (records,).
 
     Raises:
-        UserError: See `read_npz`; also if one of `STEP_KEYS` or `keys` is missing or a flag's shape is wrong.
+        UserError: See `read_npz`. Also if any of `STEP_KEYS` or `keys` is missing, or a flag's shape is
+            wrong.
     """
     arrays = read_npz(path, is_read, skipped)
     with judging(path):
@@ -46,7 +47,7 @@ def read_steps(
 
 
 def led_arrays(episode: EpisodeRecords) -> dict[str, NDArray]:
-    """Return the arrays of an episode, with each action in the row of the record that it led to."""
+    """Return an episode's arrays, with each action in the row of the record that it led to."""
     position = np.arange(len(episode.reward))
     is_last = position == len(position) - 1
     led = np.concatenate([np.zeros_like(episode.action[:1]), episode.action[:-1]])
@@ -55,10 +56,11 @@ def led_arrays(episode: EpisodeRecords) -> dict[str, NDArray]:
 
 
 def read_npz(path: Path, is_read: Callable[[str], bool], skipped: Counter[str]) -> dict[str, NDArray]:
-    """Return the arrays of an npz file with names that satisfy `is_read`. Count all others in `skipped`.
+    """Return the arrays of an npz file whose names satisfy `is_read`. Count all others in `skipped`.
 
     Raises:
-        UserError: If it is not a regular file, is too large or damaged, or has anything but plain arrays.
+        UserError: If it is not a regular file, is too large or damaged, or contains anything but plain
+            arrays.
     """
     with judging(path, *_WRONG_FILE), open_regular(path, MOST_BYTES) as file:
         _check_directory(file)
@@ -77,10 +79,10 @@ def _check_directory(file: io.BufferedReader) -> None:
     size = os.fstat(file.fileno()).st_size
     file.seek(max(0, size - 42))
     tail = file.read(42)
-    # A zip64 file has a locator before the end record.
+    # A zip64 file has a locator in front of the end record.
     before, end = tail[:-22], tail[-22:]
     if len(end) < 22 or end[:4] != b"PK\5\6" or end[20:] != b"\0\0" or before[:4] == b"PK\6\7":
-        raise ValueError("it does not end like an npz file")
+        raise ValueError("it does not end as an npz file should")
     count, nbytes = struct.unpack("<HL", end[10:16])
     if count > _MOST_MEMBERS or nbytes > _MOST_DIRECTORY_BYTES:
         raise ValueError(f"it has {count_text(count, 'array')}, but at most {_MOST_MEMBERS} are allowed")
@@ -89,7 +91,7 @@ def _check_directory(file: io.BufferedReader) -> None:
 def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> NDArray:
     """Return one array after checking that its header, its zip entry and its size are consistent."""
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"`{name}` is encrypted, or compressed by a method that numpy does not use")
+        raise ValueError(f"`{name}` is encrypted, or compressed with a method that numpy does not use")
     if info.file_size > _DEFLATE_RATIO * (info.compress_size + 1):
         raise ValueError(f"`{name}` would grow from {info.compress_size:,} to {info.file_size:,} bytes")
     with archive.open(info) as member:

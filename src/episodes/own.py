@@ -1,7 +1,8 @@
 """Reverie's episode format: a folder that dreamerv3-torch can read too, described by `episodes.json`.
 
 Each episode is an npz file named `episode_000001-<records>.npz`. Row t of `action` is the action that **led
-to** record t. Row 0 is zeros. `episodes.json` is written last, so a folder that contains it is complete.
+to** record t. Row 0 contains zeros. `episodes.json` is written last, so a folder that contains it is
+complete.
 """
 
 from collections import Counter
@@ -22,7 +23,7 @@ INDEX, VERSION = "episodes.json", 1
 
 
 def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
-    """Return the spec and the files of a folder of episodes. Raise a `UserError` if they are invalid."""
+    """Return the spec and the files of a folder of episodes. Raise `UserError` if they are invalid."""
     index, files = read_description(path / INDEX), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if index["version"] != VERSION:
@@ -36,12 +37,12 @@ def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
             raise ValueError("its action is invalid")
         sizes = several(map(_whole, action.get("parts") or [action["size"]]))
         if (count := _whole(index["episodes"])) != len(files):
-            raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
+            raise ValueError(f"it lists {count_text(count, 'episode')}, but the folder has {len(files):,}")
         return EpisodeSpec(parts, replace(sizes, is_discrete=action["is_discrete"])), files
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the episodes and their files in the order of writing."""
+    """Yield the episodes and their files in the order in which they were written."""
     spec, files = read_index(path)
     for file in files:
         arrays = read_steps(file, {*spec.observation, *STEP_KEYS}.__contains__, skipped, spec.observation)
@@ -55,7 +56,7 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes of one spec. Return their number."""
+    """Write episodes with a common spec. Return their number."""
     count = 0
     for count, episode in enumerate(episodes, 1):
         write_npz(folder / f"episode_{count:06d}-{len(episode.reward)}.npz", led_arrays(episode))

@@ -1,4 +1,4 @@
-"""Fill the replay of a new run with episodes from disk."""
+"""Fill a new run's replay buffer with episodes from disk."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,13 @@ from .formats import find_episodes
 
 
 def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
-    """Add all episodes at `path` to an empty replay, distributing them over the environments' streams.
+    """Add all episodes at `path` to an empty replay buffer, distributed over the environments' streams.
 
-    Wider floats are cast to the environment's dtype, and vectors of any shape are flattened as in `envs`.
+    Wider floats are cast to the environment's dtype, and vectors of any shape are flattened as `envs` does.
 
     Raises:
-        UserError: If there are no episodes, they are from a different environment or exceed the capacity.
+        UserError: If there are no episodes, they are from a different environment, or they exceed the
+            capacity.
     """
     episodes, key = find_episodes(path, "buffer.prefill"), f"buffer.prefill={path}"
     if episodes.action and episodes.action != spec.action:
@@ -55,7 +56,7 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
 
 
 def _fit(values: np.ndarray, needed: ArraySpec | None) -> np.ndarray:
-    """Convert values to the environment's dtype and shape if only the width of floats or the axes differ."""
+    """Convert values to the environment's dtype and shape if only the float width or the axes differ."""
     if needed is None or needed.dtype.kind != "f" or values.dtype.kind != "f":
         return values
     with np.errstate(over="ignore"):
