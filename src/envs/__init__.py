@@ -1,4 +1,4 @@
-"""Environments of any suite as streams of records, with an explicit seed per episode."""
+"""Environments from any suite as streams of records, with an explicit seed for each episode."""
 
 from ..utils.public_names import public_names
 

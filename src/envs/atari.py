@@ -1,4 +1,4 @@
-"""Atari through ale-py's native vector environment, with the settings of Atari-100k."""
+"""Atari games in ale-py's native vector environment, with the Atari-100k settings."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -20,11 +20,11 @@ from .config import EnvConfig
 
 
 class AtariBackend:
-    """N emulators of one game in a native thread pool, with observation `image` and discrete actions."""
+    """N emulators of one game in a native thread pool, with an `image` observation and discrete actions."""
 
     def __init__(self, config: EnvConfig) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        # NEXT_STEP is used because the library lacks DISABLED. It draws fewer no-ops than `noop_max`.
+        # The library lacks the DISABLED mode, so NEXT_STEP is used. It draws fewer no-ops than `noop_max`.
         self._vector: AtariVectorEnv | None = AtariVectorEnv(
             config.game,
             config.num_envs,
@@ -58,7 +58,7 @@ class AtariBackend:
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """See `EnvBackend.step_or_reset`. Idle emulators also act, because the pool steps all of them."""
+        """See `EnvBackend.step_or_reset`. Idle emulators also act, because the pool steps all emulators."""
         size = self.spec.num_envs
         is_first = np.zeros(size, np.bool_)
         is_first[list(seeds)] = True
@@ -67,13 +67,14 @@ class AtariBackend:
             reward = np.zeros(size)
             terminated = truncated = np.zeros(size, np.bool_)
         else:
-            # A finished emulator resets itself with an unknown seed. The masked reset replaces this episode.
+            # A finished emulator resets itself with an unknown seed. The masked reset below replaces this
+            # episode.
             pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))
             if seeds:
                 rising = np.array([seeds[index] for index in sorted(seeds)])
                 pixels, _ = self._running.reset(seed=rising, options={"reset_mask": is_first})
         step = TimeStep(
-            # The library reuses the memory of its pixels, (N, 1, H, W, 3), so they are copied.
+            # The library reuses the memory of its pixels, (N, 1, H, W, 3), so they must be copied.
             observation={"image": np.array(pixels[:, 0])},
             reward=np.where(is_first, 0, reward).astype(np.float32),
             is_first=is_first,
@@ -83,14 +84,14 @@ class AtariBackend:
         return step, {}
 
     def replace(self, index: int) -> None:
-        """Unused, because the pool fails as a whole and raises."""
+        """Never called, because the pool only fails as a whole and raises an exception."""
         raise NotImplementedError
 
     def render(self) -> None:
-        """Return None, because the observations are already images."""
+        """Return `None`, because the observations are already images."""
 
     def close(self) -> None:
-        """Release emulators and threads."""
+        """Release the emulators and threads."""
         self._vector = None
 
     @property
@@ -101,7 +102,7 @@ class AtariBackend:
 
 
 class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """One emulator as a Gymnasium environment: frames (size, size, 3) uint8 and repeated actions."""
+    """A single emulator as a Gymnasium environment, with uint8 frames (size, size, 3) and action repeat."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, Gymnasium's own form
 
@@ -115,13 +116,13 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self._frame = np.zeros(image.shape, np.uint8)
 
     def get_action_meanings(self) -> list[str]:
-        """Return the names of the actions, e.g. NOOP and RIGHTFIRE, like Gymnasium's Atari environments."""
+        """Return the names of the actions, e.g. NOOP and RIGHTFIRE, as Gymnasium's Atari environments do."""
         return [action.name for action in start_emulator(self._config)[1]]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start an episode. Seeds below 2**31 go to the emulator. Larger ones determine its seed."""
+        """Start an episode. Seeds below 2**31 are passed to the emulator. Larger seeds are hashed."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None or seed >= 2**31 else seed
         return self._advance(np.zeros(self._backend.spec.action.size), {0: drawn})[0], {}
@@ -147,7 +148,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 def start_emulator(config: EnvConfig) -> tuple[ale_py.ALEInterface, list[ale_py.Action]]:
-    """Return a separate emulator, with a larger interface than the vector environment, and its actions."""
+    """Return a standalone emulator and its actions. It exposes more than the vector environment does."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", config.sticky_actions)

@@ -13,12 +13,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment failed to return a record. `str` is the reason, e.g. 'its process died'."""
+    """An environment failed to return a record. `str(error)` is the reason, e.g. "its process died"."""
 
     def __init__(self, reason: str, details: str = "") -> None:
         super().__init__(reason)
         self.details = details
-        """Traceback of the environment, if it raised."""
+        """The environment's traceback, if it raised an exception."""
 
     def format_message(self, name: str, index: int, and_then: str = "") -> str:
         """Return the complete message for environment `index` of `name`."""
@@ -30,11 +30,11 @@ class EnvironmentCrashed(RuntimeError):
 
 
 Failures = dict[int, EnvironmentFailed]
-"""Failures by index of the environment."""
+"""Failures by environment index."""
 
 
 class EnvBackend(Protocol):
-    """N environments of one suite. The last seed and all actions since then determine the state of each."""
+    """N environments of one suite. Each one's state is determined by its last seed and all later actions."""
 
     spec: EnvSpec
 
@@ -44,9 +44,9 @@ class EnvBackend(Protocol):
         """Start an episode in some environments and act in the others.
 
         Args:
-            action: (N, A) float32; rows of starting or idle environments are ignored.
-            seeds: Seeds of the episodes that start in this call, by index.
-            idle: Environments to ignore in this call. Their state is undefined until they start an episode.
+            action: (N, A) float32. Rows of starting or idle environments are ignored.
+            seeds: Seeds of the episodes that start in this call, by environment index.
+            idle: Environments to skip in this call. Their state is undefined until they start an episode.
 
         Returns:
             Records and failures. Rows of idle and failed environments are undefined except for `is_first`.
@@ -58,7 +58,7 @@ class EnvBackend(Protocol):
         ...
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return an image, (height, width, 3), of environment 0, or None if rendering is not available.
+        """Return an image of environment 0, (height, width, 3), or `None` if rendering is not available.
 
         Raises:
             UserError: If rendering fails.
@@ -66,14 +66,14 @@ class EnvBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Release emulators and processes. Repeated calls are safe."""
+        """Release emulators and processes. Calling this again is safe."""
         ...
 
 
 class Restarts:
-    """`EnvBackend.step_or_reset` with replacement of failed environments, up to `limit` times.
+    """Wraps `EnvBackend.step_or_reset` and replaces failed environments, up to `limit` times.
 
-    `then` describes, in the warning, what happens to the open episode.
+    `then` completes the warning by describing what happens to the open episode.
     """
 
     def __init__(self, backend: EnvBackend, limit: int, then: str) -> None:
@@ -85,9 +85,10 @@ class Restarts:
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """Start and act like `EnvBackend.step_or_reset`. Retry failed starts in a new environment.
+        """Start and act as `EnvBackend.step_or_reset` does. Retry failed starts in a new environment.
 
-        Returns failures of acting environments, which must start next, and final failures of starts.
+        Returns the failures of acting environments, which must start an episode next, and starts that failed
+        for good.
         """
         step, failures = self._backend.step_or_reset(action, seeds, idle)
         failed = failures
@@ -118,6 +119,6 @@ class Restarts:
             self._crash = self._crash or failure.format_message(name, index, used_up)
             return
         self._count += 1
-        renewed = f" It is replaced, restart {self._count} of env.max_restarts={self._limit};"
+        renewed = f" Replacing it, restart {self._count} of env.max_restarts={self._limit};"
         _LOG.warning("%s", failure.format_message(name, index, f"{renewed} an open episode {self._then}."))
         self._backend.replace(index)

@@ -19,11 +19,11 @@ _PADDLE_COLOUR = (80, 160, 255)
 
 
 class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """The ball starts in a random column of the top row and falls one row per step, for seven steps.
+    """The ball starts in a random column of the top row and falls by one row per step, for seven steps.
 
-    Actions are 0 left, 1 stay, 2 right. The reward is 1 if the ball lands on the paddle, -1 if it misses, and
-    0 before. The paddle is two of eight columns wide and starts in the middle, so that every ball can be
-    caught; standing still catches one in four. Observations are (64, 64, 3) uint8.
+    Actions are 0 (left), 1 (stay) and 2 (right). The reward is 1 if the ball lands on the paddle, -1 if it
+    misses, and 0 before that. The paddle covers two of eight columns and starts in the middle, so that every
+    ball can be caught. Standing still catches one ball in four. Observations are (64, 64, 3) uint8.
     """
 
     def __init__(self) -> None:

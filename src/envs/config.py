@@ -37,66 +37,66 @@ class EnvConfig:
     """Source of the environment."""
 
     game: str = "pong"
-    """Atari game in snake_case, used only by the suite atari."""
+    """Atari game in snake_case. Used only by the atari suite."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, or `module:Name-v0` to import a module first. Used only by the suite gymnasium."""
+    """Gymnasium id, or `module:Name-v0` to import a module first. Used only by the gymnasium suite."""
 
     task: str = "walker_walk"
-    """Task of the DeepMind Control Suite as domain_task. Only suite dmc uses it."""
+    """Task of the DeepMind Control Suite as domain_task. Used only by the dmc suite."""
 
     observations: Observations = Observations.proprio
-    """Observations of the DeepMind Control Suite: proprio, pixels or both. Only suite dmc uses it."""
+    """Observations of the DeepMind Control Suite: proprio, pixels or both. Used only by the dmc suite."""
 
-    # The type is a mapping or null, but OmegaConf cannot replace a typed mapping with null.
+    # The value is a mapping or null, but OmegaConf cannot replace a typed mapping with null.
     kwargs: Any = None
     """Arguments of the Gymnasium environment, e.g. `env.kwargs.size=8`, or null."""
 
     wrappers: list[Any] = field(default_factory=list)
-    """Wrappers around a Gymnasium environment, innermost first: a class as `module.Wrapper`, or with
-    arguments as `{name: module.Wrapper, kwargs: {size: 8}}`."""
+    """Wrappers for a Gymnasium environment, innermost first. Each is a class, `module.Wrapper`, or a class
+    with arguments, `{name: module.Wrapper, kwargs: {size: 8}}`."""
 
     num_envs: int = 1
-    """Number of environments stepped together."""
+    """Number of environments that are stepped together."""
 
     action_repeat: int = 4
-    """Frames for which each action is repeated, summing rewards. Presets of the control suite use
-    2, those of Catch, Crafter and Gymnasium 1."""
+    """Number of frames for which each action is repeated. Rewards are summed. Presets use 2 for the control
+    suite, and 1 for Catch, Crafter and Gymnasium."""
 
     image_size: int = 64
     """Height and width of image observations, in pixels: a multiple of 16 from 48 to 256."""
 
     scale_bytes: bool = True
-    """Scale uint8 images from the bounds of their space to 0..255, like images of other types. `false`
-    leaves bytes unchanged, as in runs saved before this setting existed."""
+    """Scale uint8 images from the bounds of their space to 0..255, as is done for images of other types.
+    `false` leaves bytes unchanged. Runs that were saved before this setting existed did the same."""
 
     noop_max: int = 30
-    """Maximum number of no-op frames at the start of an Atari episode, drawn from the episode's seed."""
+    """Maximum number of no-op frames at the start of an Atari episode. The number depends on the seed."""
 
     sticky_actions: float = 0.0
     """Probability that an Atari frame repeats the previous action. Atari-100k uses 0."""
 
     full_action_space: bool = False
-    """Use all 18 Atari actions instead of only the actions that the game uses."""
+    """Offer all 18 Atari actions instead of only those that the game uses."""
 
     max_episode_frames: int = 108_000
-    """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 frames are 30 minutes."""
+    """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 frames last 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
-    """Run Gymnasium environments in this process (sync, best for fast steps) or one per process (async)."""
+    """Run Gymnasium environments in this process (sync, best for fast steps) or a process each (async)."""
 
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""
 
     worker_timeout: float = 60.0
-    """Timeout in seconds of `vectorization=async` processes (0: unlimited). `sync` cannot detect hangs."""
+    """Timeout of `vectorization=async` processes in seconds (0: unlimited). `sync` cannot detect hangs."""
 
     max_restarts: int = 3
-    """Number of times that Gymnasium environments may die, hang or raise before the run stops. A failed
-    environment is replaced, and its episode ends as truncated. A population repeats the episode."""
+    """Number of times that Gymnasium environments may die, hang or raise an exception before the run stops. A
+    failed environment is replaced, and its episode is truncated. A population repeats the episode."""
 
     def __post_init__(self) -> None:
-        """Check the bounds of single fields before images of this size are allocated."""
+        """Check the bounds of individual fields, before images of this size are allocated."""
         if not isinstance(self.kwargs, dict | None):
             raise UserError(f"env.kwargs must be a mapping, e.g. env.kwargs.size=8, got {self.kwargs}.")
         require_range("env", self, "num_envs", "action_repeat", "max_episode_frames", "time_limit", ge=1)
@@ -120,7 +120,7 @@ class EnvConfig:
 
 
 def check_is_pong(env: EnvConfig, asked: str) -> None:
-    """Raise a `UserError` that begins with `asked` unless this is replayable: Pong without sticky actions."""
+    """Raise `UserError`, beginning with `asked`, unless this is Pong without sticky actions (replayable)."""
     if (env.suite, env.game) != (Suite.atari, "pong"):
         raise UserError(f"{asked}: a probe reads the memory of Atari Pong, but this run plays {env.label}.")
     if env.sticky_actions:

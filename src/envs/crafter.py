@@ -1,4 +1,4 @@
-"""Crafter as a Gymnasium environment whose seed and actions determine an episode."""
+"""Crafter as a Gymnasium environment whose episodes are determined by their seed and actions."""
 
 from importlib import import_module
 from typing import Any
@@ -9,14 +9,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-# The module reads these names from a file, so type checkers do not see them.
+# The module reads these names from a file, so type checkers cannot see them.
 _ACTIONS: list[str] = vars(import_module("crafter.constants"))["actions"]
 
 
 class _Repeatable(crafter.Env):
-    """Crafter whose creatures are listed by position, not by their addresses in memory.
+    """Crafter with creatures ordered by position instead of by memory address.
 
-    It draws the creature to remove from a set, so that an episode would differ in another process.
+    Crafter draws the creature to remove from a set, so an episode would differ in another process.
     """
 
     def _balance_chunk(self, chunk: Any, objs: Any) -> None:
@@ -26,8 +26,8 @@ class _Repeatable(crafter.Env):
 class Crafter(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """Collect resources and survive, for at most 10,000 steps. Observations are (size, size, 3) uint8.
 
-    The reward is 1 for each of 22 achievements at its first time in an episode, and 0.1 for each point of
-    health won or lost. Death is terminal.
+    The reward is 1 when one of 22 achievements is first reached in an episode, plus 0.1 for each point of
+    health gained and -0.1 for each point lost. Death is terminal.
     """
 
     def __init__(self, size: int) -> None:
@@ -42,15 +42,15 @@ class Crafter(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Start in the world of a seed."""
+        """Start an episode in the world that the seed determines."""
         super().reset(seed=seed)
-        # Crafter draws the worlds of all episodes from its first seed, so each episode has its own instance.
+        # Crafter derives the worlds of all episodes from its first seed, so each episode uses a new instance.
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         self._env = _Repeatable(size=(self._size, self._size), seed=drawn)
         return self._env.reset(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Act for one step. The last observation of an episode is terminal unless its time is over."""
+        """Act for one step. An episode's last observation is terminal unless its time limit was reached."""
         image, reward, is_over, info = self._env.step(int(action))
         is_dead = info["discount"] == 0
         return image, float(reward), is_dead, bool(is_over) and not is_dead, {}

@@ -1,4 +1,4 @@
-"""Log seed and actions of every open episode, and replay them to restore environments."""
+"""Log the seed and actions of every open episode, and replay them to restore environments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +19,7 @@ _FIRST_ROWS = 256
 
 
 class ActionLog:
-    """Actions of one open episode, allocated with at most twice the required bytes."""
+    """Actions of one open episode. At most twice the required memory is allocated."""
 
     def __init__(self, action_size: int) -> None:
         self._size = action_size
@@ -27,7 +27,7 @@ class ActionLog:
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
+        """Number of allocated bytes."""
         return self._rows.nbytes
 
     @property
@@ -48,7 +48,7 @@ class ActionLog:
 
     @staticmethod
     def most_bytes(action_size: int, steps: int) -> int:
-        """Return the maximum number of bytes for an episode of `steps` steps."""
+        """Return the maximum number of bytes that an episode of `steps` steps needs."""
         rows = _FIRST_ROWS
         while rows < steps:
             rows *= 2
@@ -56,7 +56,7 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Episode counters, seeds and actions of N environments. Their numbers in the run start at `first`."""
+    """Episode counters, seeds and actions of N environments. The run numbers them from `first` on."""
 
     def __init__(self, run_seed: int, num_envs: int, action_size: int, first: int = 0) -> None:
         self._run_seed, self._first = run_seed, first
@@ -66,12 +66,12 @@ class EpisodeLog:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all logged actions."""
+        """Size of all logged actions in bytes."""
         return sum(log.nbytes for log in self._logs)
 
     def begin(self, indices: Sequence[int]) -> dict[int, int]:
-        """Start the next episode of all `indices` and return the seeds by index."""
-        # Imported here because it loads torch (180 MB per worker).
+        """Start the next episode of each environment in `indices`, and return the seeds by index."""
+        # Imported here because this import loads torch (180 MB in each worker).
         from ..utils.seeding import episode_seed
 
         for index in indices:
@@ -82,7 +82,7 @@ class EpisodeLog:
         return {index: self._seeds[index] for index in indices}
 
     def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
-        """Log the actions (N, A) that led to `step`. Delete the actions of finished episodes."""
+        """Log the actions (N, A) that led to `step`, and delete the actions of finished episodes."""
         is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
         for index, log in enumerate(self._logs):
             if is_last[index]:
@@ -91,7 +91,7 @@ class EpisodeLog:
                 log.append(action[index])
 
     def close(self, index: int) -> tuple[int, int]:
-        """Delete an abandoned episode. Return its number, counted from 0, and its number of steps."""
+        """Delete an abandoned episode. Return its number (counted from 0) and its number of steps."""
         steps = len(self._logs[index].actions)
         self._logs[index].clear()
         return self._next_episode[index] - 1, steps
@@ -101,7 +101,7 @@ class EpisodeLog:
         return self._seeds[index], self._logs[index].actions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, seeds and the actions (T, A) of every open episode, with keys such as 'env000'."""
+        """Return the counters, seeds and actions (T, A) of all open episodes, with keys such as 'env000'."""
         actions = {_key(index): log.actions for index, log in enumerate(self._logs)}
         return {"next_episode": list(self._next_episode), "seeds": list(self._seeds), "actions": actions}
 
@@ -115,7 +115,7 @@ class EpisodeLog:
         held, asked = len(counters), len(self._next_episode)
         if held != asked:
             raise UserError(
-                f"The checkpoint has {count_text(held, 'environment')}, but env.num_envs={asked}. "
+                f"The checkpoint contains {count_text(held, 'environment')}, but env.num_envs={asked}. "
                 f"Set env.num_envs={held}."
             )
         self._next_episode = counters
@@ -133,9 +133,9 @@ def _key(index: int) -> str:
 def replay_actions(
     restarts: Restarts, spec: EnvSpec, episodes: Mapping[int, OpenEpisode]
 ) -> tuple[TimeStep, set[int]]:
-    """Replay `episodes`, by environment index, such that all reach their last action in the same call.
+    """Replay `episodes`, given by environment index, so that all reach their last action in the same call.
 
-    Cost: the number of actions in the longest episode, plus one call.
+    The number of calls is the number of actions in the longest episode, plus one.
 
     Returns:
         The records of the last call, and the indices of episodes that failed or ended too early.
@@ -147,7 +147,7 @@ def replay_actions(
         seeds, idle = {}, []
         for index in range(spec.num_envs):
             seed, actions = episodes.get(index, (0, action[:0]))
-            # Turn 0 starts the episode, and turn t performs its t-th action.
+            # Turn 0 starts the episode, and turn t executes its t-th action.
             turn = call - (calls - len(actions))
             if index not in episodes or index in diverged or turn < 0:
                 idle.append(index)
@@ -162,7 +162,7 @@ def replay_actions(
 
 
 def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
-    """Return whether observation and reward of environment `index` equal the stored ones bit for bit."""
+    """Return whether environment `index` has exactly the stored observation and reward, bit for bit."""
     if not stored.is_first[index] and step.reward[index] != stored.reward[index]:
         return False
     values = stored.observation.items()
@@ -170,7 +170,7 @@ def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
 
 
 def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
-    """Return an example state for structural checks, with open episodes of the given lengths in actions."""
+    """Return an example state for structural checks. Its open episodes have `lengths` actions."""
     numbers, width = [0] * spec.num_envs, spec.action.size
     actions = {_key(index): np.empty((length, width), np.float32) for index, length in enumerate(lengths)}
     arrival = asdict(TimeStep.empty(spec))

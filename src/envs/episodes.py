@@ -1,4 +1,4 @@
-"""Track returns and lengths of running episodes, and record the frames of one episode."""
+"""Track the returns and lengths of running episodes, and record the frames of one episode."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class Episode:
     env: int
 
     episode_return: float
-    """Sum of rewards, raw units, undiscounted."""
+    """Undiscounted sum of rewards, in raw units."""
 
     length: int
-    """Agent steps."""
+    """Number of agent steps."""
 
 
 class EpisodeTracker:
-    """Sum rewards and steps of N environments."""
+    """Sums the rewards and steps of N environments."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -62,7 +62,8 @@ class EpisodeTracker:
 class EpisodeRecorder:
     """Record the images of one complete episode of environment 0 on request.
 
-    Without image observations, downscaled results of `render` are recorded. Without both, recording is off.
+    Without image observations, downscaled results of `render` are recorded. Without either, recording is
+    disabled.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class EpisodeRecorder:
         self._render, self._frames, self._wanted = None, None, False
 
     def add(self, step: TimeStep) -> NDArray[np.uint8] | None:
-        """Record environment 0's frame. Return (time, height, width, 3) when the recorded episode ends."""
+        """Record environment 0's frame. When the episode ends, return all frames (time, height, width, 3)."""
         if self._wanted and step.is_first[0]:
             self._wanted, self._frames = False, []
         if self._frames is None:
@@ -108,7 +109,7 @@ class EpisodeRecorder:
     def _image(self, step: TimeStep) -> NDArray[np.uint8] | None:
         """Return the image of environment 0."""
         if self._key is not None:
-            # A view would keep the frames of all environments alive.
+            # A view would keep the frames of all environments in memory.
             return step.observation[self._key][0].copy()
         drawn = self._render() if self._render else None
         if drawn is None or not self._frames:
@@ -117,7 +118,7 @@ class EpisodeRecorder:
         return np.array(Image.fromarray(drawn).resize((width, height), Image.Resampling.BOX))
 
     def cut(self) -> NDArray[np.uint8] | None:
-        """Stop recording. Return all frames (time, height, width, 3), or None without frames."""
+        """Stop recording. Return all frames (time, height, width, 3), or `None` if there are no frames."""
         frames, self._frames = np.stack(self._frames) if self._frames else None, None
         return frames
 

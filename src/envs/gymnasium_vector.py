@@ -1,4 +1,4 @@
-"""N Gymnasium environments of one id, in this process or in separate subprocesses."""
+"""N Gymnasium environments with one id, in this process or in separate subprocesses."""
 
 import logging
 import os
@@ -21,19 +21,20 @@ from .config import EnvConfig, Vectorization
 from .process_state import KeptState
 from .workers import PICTURES, LocalEnv, SubprocessEnv
 
-# Settings that do not affect updates are checked only every so many steps.
+# Settings that do not affect updates are only checked once in this number of steps.
 _STEPS_BETWEEN_CHECKS = 20
 _LOG = logging.getLogger(__name__)
 
 
-# Not attributes of the backend: through log handlers, a search for leaks would reach the whole run.
+# These are not attributes of the backend, because leak detection would reach the whole run via log handlers.
 _BASELINES: "WeakKeyDictionary[GymnasiumBackend, dict[int, Any]]" = WeakKeyDictionary()
 
 
 class GymnasiumBackend:
     """N environments with one registration.
 
-    With `render`, the first environment renders images if it supports them and observations have none.
+    With `render`, the first environment renders images if it supports rendering and its observations contain
+    no images.
 
     Raises:
         UserError: If a package for the environment is missing, or its spaces are not supported.
@@ -53,7 +54,7 @@ class GymnasiumBackend:
         try:
             with self._keeping("when it was made"):
                 self._probe(config.choice, render)
-            # All processes start before the first wait, so that they start in parallel.
+            # Start all processes before waiting for the first one, so that they start in parallel.
             for index in range(len(self._workers), config.num_envs):
                 self._workers.append(self._make_worker(index))
             for index, worker in enumerate(self._workers):
@@ -66,7 +67,7 @@ class GymnasiumBackend:
             raise
 
     def _probe(self, choice: str, render: bool) -> None:
-        """Create environment 0, read its spec and try to render. Keep it only in a separate process."""
+        """Create environment 0, read its spec and try to render. Only keep it if it has its own process."""
         first = self._make_worker(0)
         self._workers.append(first)
         try:
@@ -79,7 +80,8 @@ class GymnasiumBackend:
         is_drawing = render and spec.renders and not spec.has_image
         if is_drawing or not self._in_processes:
             self._workers.pop().terminate()
-        # MuJoCo shares the process's OpenGL context: pictures are black after another environment is closed.
+        # MuJoCo shares the process's OpenGL context, so images turn black after another environment is
+        # closed.
         self._in_processes |= is_drawn_by_mujoco
         if is_drawing:
             self._renders = self._try_to_render()
@@ -132,7 +134,7 @@ class GymnasiumBackend:
                 worker.terminate()
 
     def _keeping(self, when: str, is_step: bool = False) -> AbstractContextManager[None]:
-        """Return a context that protects this process from environments that run in it."""
+        """Return a context that protects this process from the environments that run in it."""
         if self._in_processes:
             return nullcontext()
         return KeptState(self._name, when, is_step=is_step, baselines=_BASELINES[self])
@@ -157,6 +159,6 @@ class GymnasiumBackend:
 
 
 def _do_without_a_screen() -> None:
-    """Make SDL render to memory on machines without a screen. Otherwise it reports a missing screen."""
+    """Make SDL render to memory on machines without a screen. Otherwise SDL reports an error."""
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,4 +1,4 @@
-"""Read the positions of ball and paddles in Atari Pong from the emulator's memory."""
+"""Read the positions of the ball and the paddles in Atari Pong from the emulator's memory."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -18,15 +18,16 @@ BALL_OFFSET = (-48.5, -12.5)
 """Offset from (`ball_x`, `ball_y`) to the ball's centre on the screen, (x, y) in pixels of 160 x 210."""
 
 _SCREEN = (210, 160)
-# Largest difference between colours in 0..255, because the environment rounds each channel.
+# Largest allowed colour difference in 0..255. The environment rounds each channel.
 _TOLERANCE = 1.0
 
 
 def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Return the memory at each record of a recorded game by replaying it.
+    """Replay a recorded game and return the emulator's memory at each record.
 
-    Native environments do not expose their memory. The emulator is deterministic, so the same actions after
-    the same number of idle frames reproduce the game. Every frame is compared with the recording.
+    Native environments do not expose their memory. However, the emulator is deterministic, so the same
+    actions after the same number of idle frames reproduce the game. Every frame is compared with the
+    recording.
 
     Args:
         env: The environment's settings.
@@ -53,7 +54,7 @@ def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.i
 def _play(
     env: EnvConfig, idle: int, actions: NDArray[np.integer]
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Yield the screen (210, 160, 3) and the bytes at `ADDRESSES` after the idle frames and each action."""
+    """Yield the screen (210, 160, 3) and the bytes at `ADDRESSES`, after the idle frames and each action."""
     emulator, choices = start_emulator(env)
     addresses = list(ADDRESSES.values())
     for _ in range(idle):
@@ -64,7 +65,7 @@ def _play(
         for _ in range(env.action_repeat):
             emulator.act(choices[action])
             last, screen = screen, emulator.getScreenRGB()
-        # Use the maximum of the last two frames of an action, or the only frame of an action.
+        # Show the maximum of an action's last two frames, or its only frame.
         shown = np.maximum(last, screen) if env.action_repeat > 1 else screen
         yield shown, emulator.getRAM()[addresses]
 
@@ -79,7 +80,7 @@ def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
 
 @cache
 def _area_weights(length: int, size: int) -> NDArray[np.float32]:
-    """Return the weights (size, length) of `length` pixels in `size` areas. Rows sum to 1."""
+    """Return the weights (size, length) of `length` pixels in `size` areas. Each row sums to 1."""
     edges = np.arange(size + 1) * length / size
     pixel = np.arange(length)
     overlap = np.minimum(pixel + 1, edges[1:, None]) - np.maximum(pixel, edges[:-1, None])

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 
-# `signal.getsignal` wraps this function and needs 2 us more to look up the name of each handler.
+# `signal.getsignal` wraps this function and is 2 us slower, because it looks up the name of each handler.
 from _signal import getsignal  # pyright: ignore[reportMissingImports]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,25 +27,25 @@ _LIBC = ctypes.CDLL(None)
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 # This is larger than struct sigaction on any platform.
 _SIGACTION_BYTES = 256
-# Position of a Mersenne Twister immediately after seeding.
+# Position of a Mersenne Twister right after seeding.
 _DRAWN_ALL = 624
 _UNKNOWN = object()
 _MAIN = threading.main_thread()
 
-_RESTORED = "Reverie restored it. With env.vectorization=async it would change only its own process."
+_RESTORED = "Reverie restored it. With env.vectorization=async, it would only change its own process."
 _reported: set[tuple[str, str]] = set()
 _collecting: list[list[str]] = []
 _entered: list[Any] = []
 
 
 class KeptState:
-    """Context manager for calls into the code of an environment. Restores process-wide settings on exit.
+    """Context manager for calls into an environment's code. Restores process-wide settings on exit.
 
     Each changed setting is reported once per environment. Reseeded random generators are only reported, not
     restored, because the environment would then draw the same numbers again.
 
-    With `is_step`, only settings that could break an update or lose a signal are compared (a few us). Others
-    are compared with `baselines`, the first values by thread, in the next full comparison.
+    With `is_step`, only settings that could break an update or lose a signal are compared, which takes a few
+    us. The next full comparison compares the others with `baselines`, the first values in each thread.
     """
 
     __slots__ = ("_baselines", "_generators", "_is_step", "_name", "_quick", "_slow", "_system", "_when")
@@ -63,7 +63,7 @@ class KeptState:
             if (thread := threading.get_ident()) not in self._baselines:
                 self._baselines[thread] = _read_slow()
             self._slow = self._baselines[thread]
-            # Reading the generators is as slow as a step, so only the first call of each type is checked.
+            # Reading the generators is as slow as a step, so only the first call of each kind is checked.
             if (self._name, self._when) not in _reported:
                 _reported.add((self._name, self._when))
                 self._generators = _just_seeded()
@@ -81,20 +81,20 @@ class KeptState:
         if lost := [handler for handler, before, now in each if before != now]:
             with suppress(ValueError):
                 _restore_handlers(self._quick[0])
-            # Rendering with SDL replaces only default handlers and is not reported.
+            # Rendering with SDL only replaces default handlers, so it is not reported.
             if any(handler != signal.SIG_DFL for handler in lost):
                 self._report(_QUICK[0][0], _RESTORED)
         if self._generators is None:
             return
         for library, state in _just_seeded().items():
             if state is not None and state != self._generators[library]:
-                advice = "It was not restored; draw from self.np_random instead."
+                advice = "It was not restored. Draw from self.np_random instead."
                 self._report(f"the seed of {library}'s global random generator", advice)
 
     def _restore(self, settings: "_Settings", before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
         for (name, restore), old, new in zip(settings, before, now, strict=True):
             if new != old is not _UNKNOWN:
-                # The old folder may be gone, and only the main thread can set signal handlers.
+                # The old folder may no longer exist, and only the main thread can set signal handlers.
                 with suppress(OSError, ValueError):
                     restore(old)
                 self._report(name, _RESTORED)
@@ -112,7 +112,7 @@ class KeptState:
 
 @contextmanager
 def collected_changes() -> Iterator[list[str]]:
-    """Collect reports in a list instead of the log, including repeated ones."""
+    """Collect all reports in a list, including repeated ones, instead of logging them."""
     _reported.clear()
     _collecting.append([])
     try:
@@ -124,7 +124,7 @@ def collected_changes() -> Iterator[list[str]]:
 def _read_quick() -> tuple[Any, ...]:
     """Return the values of `_QUICK`. Speed matters, because this runs twice in each step."""
     if torch := sys.modules.get("torch"):
-        # `torch.get_default_device` needs 4 us, and includes the `with torch.device(...)` blocks of callers.
+        # `torch.get_default_device` is slow (4 us) and includes callers' `with torch.device(...)` blocks.
         device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         of_torch = (
             torch.get_default_dtype(),
@@ -172,14 +172,14 @@ def _folder() -> Any:
 
 
 def _umask() -> int:
-    # Reading the umask requires setting it. Files that other threads create in between are private.
+    # The umask can only be read by setting it. Files that other threads create in between are private.
     before = os.umask(0o077)
     os.umask(before)
     return before
 
 
 def _system_handlers() -> list[int | None]:
-    """Return the addresses of the system's signal handlers. C libraries change them unnoticed by Python."""
+    """Return the addresses of the system's signal handlers. Python does not see changes by C libraries."""
     found = []
     for number in _SIGNALS:
         action = ctypes.create_string_buffer(_SIGACTION_BYTES)
@@ -191,7 +191,7 @@ def _system_handlers() -> list[int | None]:
 
 def _restore_handlers(handlers: tuple[Any, ...]) -> None:
     for number, handler in zip(_SIGNALS, handlers, strict=True):
-        # None is the handler of a C library. Python cannot install it.
+        # `None` stands for a handler from a C library. Python cannot install it.
         if handler is not None:
             signal.signal(number, handler)
 
@@ -229,7 +229,7 @@ def _own_children() -> list[logging.Logger]:
 
 @lru_cache(maxsize=1)
 def _own_names(_: int) -> list[str]:
-    """Return the logger names below `reverie.`, cached by the number of all names. A search needs 0.1 ms."""
+    """Return the logger names below `reverie.`, cached by the number of all names (0.1 ms per search)."""
     return [name for name in list(logging.root.manager.loggerDict) if name.startswith("reverie.")]
 
 
@@ -257,7 +257,7 @@ def _restore_grad_mode(modes: Any) -> None:
     if torch.is_inference_mode_enabled() != is_inference:
         mode = torch.inference_mode(is_inference)
         mode.__enter__()
-        # A garbage-collected mode would restore the environment's setting.
+        # If the mode were garbage-collected, it would restore the environment's setting.
         _entered.append(mode)
     torch.set_grad_enabled(has_grad)
 
@@ -314,7 +314,7 @@ _SLOW: _Settings = (
 
 
 def _just_seeded() -> dict[str, Any]:
-    """Return the states of global generators that were just seeded, by library, or None for all others."""
+    """Return, by library, the state of each global generator if it was just seeded, or `None` otherwise."""
     words, torch = random.getstate()[1], sys.modules.get("torch")
     state: Any = np.random.get_state(legacy=False)
     used, key = state["state"].get("pos"), state["state"].get("key")

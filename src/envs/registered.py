@@ -1,4 +1,4 @@
-"""Look up Gymnasium environments: registrations of ids and makers, arguments and wrappers."""
+"""Look up Gymnasium environments: ids and makers, their registrations, arguments and wrappers."""
 
 import copy
 import importlib
@@ -22,13 +22,13 @@ from .process_state import KeptState
 from .suites import validate_suite
 
 _OWN_ARGUMENTS = {
-    "render_mode": "Reverie renders where a video is due; leave it out",
+    "render_mode": "Omit it: Reverie renders when it records a video",
     "max_episode_steps": "Set env.time_limit",
 }
-"""Arguments of `gymnasium.make` that are controlled by other settings, with the fix."""
+"""Arguments of `gymnasium.make` that other settings control, with the fix."""
 
 _MAKERS = "python/"
-"""Prefix of the ids of classes and functions passed to the Python API."""
+"""Prefix of the ids of classes and functions that were passed to the Python API."""
 
 CODE_FAULTS = (Exception, SystemExit)
 """Exceptions of third-party code that must not end this process."""
@@ -43,7 +43,7 @@ _RUNNING_STATISTICS = (gymnasium.wrappers.NormalizeReward, gymnasium.wrappers.No
 
 
 def find_registration(env_id: str) -> EnvSpec:
-    """Return the registration of `env_id`, after importing its `module:` (installed, or in this folder)."""
+    """Import the `module:` of `env_id` (installed, or in this folder) and return the id's registration."""
     module, _, name = env_id.rpartition(":")
     if module:
         _import(module)
@@ -60,8 +60,8 @@ def is_maker(env_id: str) -> bool:
 def register_maker(make: Callable[[], object], env_id: str | None = None) -> str:
     """Register a class or function that creates an environment, and return its id.
 
-    The id defaults to `python/<module>.<name>-v0`, which other processes can import. A later object with the
-    same name replaces the earlier one as in Python. Unnamed objects such as lambdas are numbered.
+    The id defaults to `python/<module>.<name>-v0`, which other processes can import. As in Python, a later
+    object with the same name replaces the earlier one. Unnamed objects such as lambdas are numbered.
     """
     env_id = env_id or _id_of(make)
     gymnasium.registry.pop(env_id, None)
@@ -72,9 +72,10 @@ def register_maker(make: Callable[[], object], env_id: str | None = None) -> str
 
 
 def time_limit_of(make: Callable[[], object]) -> int | None:
-    """Return the time limit of the author's registration of a class or function, None without a limit.
+    """Return the time limit in the author's registration of a class or function, or `None` without a limit.
 
-    Registrations without arguments take precedence, because `make` has none, followed by newer versions.
+    Registrations without arguments take precedence, because `make` has no arguments. Among these, newer
+    versions do.
     """
     found = [
         spec
@@ -86,7 +87,7 @@ def time_limit_of(make: Callable[[], object]) -> int | None:
 
 
 def _entry_point_of(registered: EnvSpec) -> object:
-    """Return the class or function of a registration, or None if its module is not imported."""
+    """Return the class or function of a registration, or `None` if its module has not been imported."""
     if not isinstance(registered.entry_point, str):
         return registered.entry_point
     module, _, name = registered.entry_point.partition(":")
@@ -104,9 +105,9 @@ def _id_of(make: Callable[[], object]) -> str:
 
 
 def find_maker(env_id: str) -> str:
-    """Import and register the maker with this id unless it is registered. Return a hint on failure.
+    """Import and register the maker with this id, unless it is registered. Return a hint on failure.
 
-    Ids may be untrusted, so only subclasses of `gymnasium.Env` and functions in this folder are called.
+    Ids may be untrusted, so only subclasses of `gymnasium.Env` and functions from this folder are called.
     """
     module, _, name = env_id.removeprefix(_MAKERS).rpartition("-v")[0].rpartition(".")
     if env_id in gymnasium.registry:
@@ -137,7 +138,7 @@ def _is_here(function: FunctionType) -> bool:
 
 
 def check_id(env_id: str) -> None:
-    """Raise a `UserError` if an id's module cannot be imported, or the id is not registered."""
+    """Raise `UserError` if an id's module cannot be imported, or the id is not registered."""
     module, _, name = env_id.rpartition(":")
     if module.startswith(".") or "/" in module:
         raise UserError(
@@ -150,7 +151,7 @@ def check_id(env_id: str) -> None:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         if module:
-            # Only ids registered by the same package are useful suggestions.
+            # Only ids that the same package registers are useful suggestions.
             root = module.partition(".")[0]
             own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
             hint = f"{did_you_mean(name, own)} {module} was imported but does not register this id."
@@ -163,13 +164,13 @@ def check_id(env_id: str) -> None:
 
 
 def check_arguments(kwargs: Mapping[str, Any]) -> None:
-    """Raise a `UserError` for arguments that Reverie sets."""
+    """Raise `UserError` if an argument is set by Reverie."""
     for name in kwargs.keys() & _OWN_ARGUMENTS.keys():
         raise UserError(f"env.kwargs.{name} is set by Reverie. {_OWN_ARGUMENTS[name]}.")
 
 
 def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
-    """Return the class and the arguments of an entry of `env.wrappers`.
+    """Return the class and the arguments of an entry in `env.wrappers`.
 
     Raises:
         UserError: If the entry is malformed or does not refer to a subclass of `gymnasium.Wrapper`.
@@ -196,12 +197,12 @@ def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
 
 
 def require_no_statistics(env: gymnasium.Env[Any, Any]) -> None:
-    """Raise a `UserError` for Gymnasium's wrappers with running statistics (not in checkpoints)."""
+    """Raise `UserError` for Gymnasium wrappers with running statistics. Checkpoints do not contain these."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, _RUNNING_STATISTICS):
             raise UserError(
-                f"has the wrapper {type(env).__name__}, which scales by running statistics, so resumed runs "
-                "and evaluations would get different numbers. Omit it: symlog handles numbers of any size."
+                f"has the wrapper {type(env).__name__}, which scales with running statistics, so resumed "
+                "runs and evaluations would differ. Omit it: symlog handles numbers of any size."
             )
         env = env.env
 
@@ -218,12 +219,12 @@ def wrapped(env: gymnasium.Env, entry: Any) -> gymnasium.Env:
 
 
 def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseException) -> str:
-    """Return a message, to follow the environment's id, about an error in its creation."""
+    """Return a message about an error while creating an environment. It follows the environment's id."""
     try:
         creator: Any = registered.entry_point
         takes = inspect.signature(load_env_creator(creator) if isinstance(creator, str) else creator)
     except Exception:
-        # Importing the environment's module may raise any exception.
+        # Importing the environment's module can raise any exception.
         return f"cannot be made: {with_place(error)}."
     known = {name for name in takes.parameters if name not in (*_OWN_ARGUMENTS, "self")}
     unknown = [name for name in kwargs if name not in known]
@@ -235,7 +236,7 @@ def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseE
 
 
 def _import_for(asked: str, module: str) -> ModuleType:
-    """Import a module. On failure, raise a `UserError` that begins with the user's input `asked`."""
+    """Import a module. If this fails, raise `UserError`, beginning with `asked`, the user's input."""
     try:
         return _import(module)
     except CODE_FAULTS as error:
@@ -259,7 +260,8 @@ def validate_env(config: EnvConfig) -> None:
     """Check that the environment exists without starting it.
 
     Raises:
-        UserError: With the key and the closest known name, if the game, the id or a wrapper is unknown.
+        UserError: If the game, id or wrapper is unknown. The message gives its key and the closest known
+            name.
     """
     if config.suite is Suite.atari and config.game not in atari_games():
         raise UserError(
@@ -284,6 +286,6 @@ def validate_env(config: EnvConfig) -> None:
 
 @lru_cache(maxsize=1)
 def atari_games() -> list[str]:
-    """Return the games that ale-py registers. Its other ROMs, for two players, would end the process."""
+    """Return the games that ale-py registers. Its other ROMs, for two players, would kill the process."""
     specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
     return sorted({spec.kwargs["game"] for spec in specs})

@@ -1,4 +1,4 @@
-"""Convert between Gymnasium spaces and the model's formats: RGB bytes, float vectors, actions in [-1, 1]."""
+"""Conversion between Gymnasium spaces and model formats: RGB bytes, float vectors, actions in [-1, 1]."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,12 @@ from ..utils.units import count_text
 from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
-# Wider ranges of values, e.g. the range of float32, do not indicate pixels.
+# Wider ranges of values, e.g. float32's full range, do not indicate pixels.
 _WIDEST_RANGE = 65_535
 # Comparing two dtypes is ten times faster than comparing a dtype with a type.
 _UINT8 = np.dtype(np.uint8)
 _BYTES = (0.0, 255.0)
-# Minimum side, in pixels, of images that are not uint8. Smaller arrays may be boards or tables.
+# Minimum side, in pixels, of images that are not uint8. Smaller arrays may be game boards or tables.
 _LEAST_SIDE = 32
 
 
@@ -27,16 +27,16 @@ def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
     """Return the space of converted observations, a flat dict of uint8 images and float vectors.
 
     Raises:
-        UserError: If a part of `space` is neither a Box nor Discrete, or is an empty Box.
+        UserError: If a part of `space` is neither Box nor Discrete, or is an empty Box.
     """
     parts = parts_of(space)
     return spaces.Dict({key: part_space(key, parts, image_size) for key in parts})
 
 
 def full_range(space: spaces.Space) -> spaces.Space:
-    """Return the space with bounds 0 to 255 for all uint8 parts, so that images are not scaled."""
+    """Return the space with bounds 0 and 255 for all uint8 parts, so that images are not scaled."""
     if isinstance(space, spaces.Dict):
-        # Pairs preserve the order of keys, whereas Dict sorts a plain dict.
+        # Pairs preserve the order of keys, whereas Dict would sort a plain dict.
         return spaces.Dict([(key, full_range(part)) for key, part in space.items()])
     is_bytes = isinstance(space, spaces.Box) and space.dtype == _UINT8
     return spaces.Box(0, 255, space.shape, np.uint8) if is_bytes else space
@@ -46,7 +46,7 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
     """Convert one observation of `space` to an element of `observation_space(space, image_size)`.
 
     Raises:
-        EnvironmentFailed: If it is not in `space`: it has the wrong shape, or an image exceeds its bounds.
+        EnvironmentFailed: If it is not in `space`, e.g. if its shape is wrong or an image exceeds its bounds.
     """
     parts = parts_of(space)
     values = observation if isinstance(space, spaces.Dict) else dict.fromkeys(parts, observation)
@@ -54,7 +54,7 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
 
 
 def notices(space: spaces.Space) -> tuple[str, ...]:
-    """Return one sentence per conversion of observations of `space` that may be unexpected."""
+    """Return one sentence for each conversion of observations in `space` that may be unexpected."""
     parts = (
         {f"`{key}` ": part for key, part in space.items()} if isinstance(space, spaces.Dict) else {"": space}
     )
@@ -65,7 +65,7 @@ def action_spec(space: spaces.Space) -> ActionSpec:
     """Return the model's action spec for an action space.
 
     Raises:
-        UserError: If `space` is not Discrete, MultiDiscrete, MultiBinary or a Box of floats, or is empty.
+        UserError: If `space` is empty, or is not Discrete, MultiDiscrete, MultiBinary or a Box of floats.
     """
     if space.shape is not None and 0 in space.shape:
         raise UserError(
@@ -85,8 +85,8 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     """Convert a model action (A,) to an element of `space`.
 
     One-hot blocks become the chosen values, counted from the start of the space. Numbers in [-1, 1] are
-    scaled to [low, high] of every bounded dimension. Without both bounds, the number in [-1, 1] is used
-    directly and clipped to the single bound, if any.
+    scaled to [low, high] in every bounded dimension. If a bound is missing, the number in [-1, 1] is used
+    directly and clipped to the other bound, if any.
     """
     if isinstance(space, spaces.Discrete):
         return space.start + action.argmax()
@@ -99,7 +99,7 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     is_bounded = (space.bounded_below & space.bounded_above).reshape(-1)
     least, most = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
-    # Two ufuncs are twice as fast as `np.clip`. The difference of the bounds may overflow, so it is not used.
+    # Two ufuncs are twice as fast as `np.clip`. The formula avoids high - low, because it may overflow.
     part = (np.minimum(np.maximum(action, -1), 1).astype(np.float64) + 1) / 2
     value = np.minimum(np.maximum((1 - part) * least + part * most, low), high)
     return value.reshape(space.shape).astype(space.dtype)
@@ -109,7 +109,7 @@ def require_observation(space: spaces.Space, observation: Any, name: str) -> Non
     """Check that a value is an observation of `space`, the space of the environment called `name`.
 
     Raises:
-        UserError: With the actual and expected key, shape and dtype.
+        UserError: If it is not. The message gives the actual and expected key, shape and dtype.
     """
     repair = "Pass an observation from reset() or step() of one environment, without a batch axis."
     parts = parts_of(space)
@@ -127,7 +127,7 @@ def require_observation(space: spaces.Space, observation: Any, name: str) -> Non
 
 
 def _fits(space: spaces.Space, value: Any) -> bool:
-    """Return whether a value has the shape of a part, and a dtype that can be cast to the part's."""
+    """Return whether a value has a part's shape, and a dtype that can be cast to the part's."""
     array = _array(value)
     if array is None:
         return False
@@ -145,7 +145,7 @@ def _described(value: Any) -> str:
 
 
 def _array(value: Any) -> NDArray | None:
-    """Return a value as a numeric array, or None for e.g. a dict or rows of different lengths."""
+    """Return a value as a numeric array, or `None`, e.g. for a dict or rows of different lengths."""
     try:
         array = as_array(value)
     except ValueError:
@@ -156,7 +156,7 @@ def _array(value: Any) -> NDArray | None:
 def as_array(value: Any) -> NDArray:
     """Return a value as an array, without copying if possible.
 
-    Tensors may have a graph and any device. Narrow floats, some of which NumPy lacks, become float32.
+    Tensors may have a graph and be on any device. Narrow floats, some of which NumPy lacks, become float32.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -168,7 +168,7 @@ def as_array(value: Any) -> NDArray:
 
 
 def _choices(space: spaces.Space) -> tuple[int, ...]:
-    """Return the number of values of each discrete choice in an action, or () for other spaces."""
+    """Return the number of values of each discrete choice in an action, or () for any other space."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
@@ -177,14 +177,14 @@ def _choices(space: spaces.Space) -> tuple[int, ...]:
 
 
 def parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
-    """Return the parts of a Dict, or any other space as a single part named `image` or `vector`."""
+    """Return the parts of a Dict. Any other space becomes a single part named `image` or `vector`."""
     if isinstance(space, spaces.Dict):
         return space.spaces
     return {"image" if _is_image(space) else "vector": space}
 
 
 def _is_image(space: spaces.Space) -> bool:
-    """Return whether an (H, W), (H, W, C) or (C, H, W) Box, C = 1 or 3, is uint8 or has common bounds."""
+    """Return whether an (H, W), (H, W, C) or (C, H, W) Box with C = 1 or 3 is uint8 or has common bounds."""
     if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= 3:
         return False
     sides = space.shape
@@ -204,9 +204,9 @@ def _is_channels_first(image: spaces.Box) -> bool:
 
 
 def _bounds(image: spaces.Box) -> tuple[float, float]:
-    """Return the values of black and white, the smallest and largest bound of all pixels."""
+    """Return the values of black and white: the smallest and largest bounds of all pixels."""
     low, high = float(image.low.item(0)), float(image.high.item(0))
-    # All pixels of images that are not uint8 have the same bounds.
+    # In images that are not uint8, all pixels have the same bounds.
     if (low, high) == _BYTES or image.dtype != _UINT8:
         return low, high
     low, high = float(image.low.min()), float(image.high.max())
@@ -227,7 +227,7 @@ def _notice(space: spaces.Space) -> str | None:
     form = "an image"
     if not is_image:
         form = f"{count_text(int(np.prod(space.shape)), 'number')}, not as an image"
-    text = f"{space} is taken as {', '.join([form, ' and '.join(changes)] if changes else [form])}"
+    text = f"{space} is treated as {', '.join([form, ' and '.join(changes)] if changes else [form])}"
     if not is_grid:
         return text
     shape = ", ".join(map(str, space.shape))
@@ -238,7 +238,7 @@ def _notice(space: spaces.Space) -> str | None:
 
 
 def _is_small_grid(space: spaces.Box) -> bool:
-    """Return whether this may be a board or map of codes: integers in few rows and columns."""
+    """Return whether this may be a board or a map of codes: integers in a few rows and columns."""
     sides = space.shape[1:] if _is_channels_first(space) else space.shape[:2]
     return len(space.shape) in (2, 3) and space.dtype.kind in "iu" and min(sides) < _LEAST_SIDE
 
@@ -247,7 +247,7 @@ def part_space(key: str, parts: Mapping[str, spaces.Space], image_size: int) -> 
     """Return the space of one of the `parts` of an observation after conversion.
 
     Raises:
-        UserError: If the part is not supported; the message suggests a fix.
+        UserError: If the part is not supported. The message suggests a fix.
     """
     seen = _seen(parts[key], image_size)
     if seen is None:
@@ -301,7 +301,7 @@ def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) ->
     if is_image:
         return _resize(_bytes_of(key, space, array), image_size)
     vector = array.reshape(-1).astype(_float_dtype(space))
-    # Non-finite values would be stored in the replay.
+    # Non-finite values would be stored in the replay buffer.
     if not np.isfinite(vector).all():
         raise EnvironmentFailed(f"its observation `{key}` has values that are not finite")
     return vector
@@ -328,13 +328,13 @@ def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:
 
 
 def _float_dtype(space: spaces.Space) -> np.dtype:
-    """Return the dtype of floats with at most 4 bytes, and float32 for everything else."""
+    """Return the space's dtype for floats of at most 4 bytes, and float32 for everything else."""
     dtype = np.dtype(space.dtype)
     return dtype if dtype.kind == "f" and dtype.itemsize <= 4 else np.dtype(np.float32)
 
 
 def _resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Resize to (size, size, 3). BOX averages areas, so that even one-pixel objects never vanish."""
+    """Resize to (size, size, 3). BOX averages areas, so that even one-pixel objects stay visible."""
     if image.ndim == 2:
         image = image[:, :, None]
     if image.shape[2] == 1:

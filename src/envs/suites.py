@@ -1,4 +1,4 @@
-"""The DeepMind Control Suite and Crafter, from optional packages, as Gymnasium environments."""
+"""The DeepMind Control Suite and Crafter as Gymnasium environments. Both need optional packages."""
 
 import os
 import sys
@@ -17,30 +17,30 @@ _PACKAGES = {
     Suite.dmc: ("dm_control.suite", "shimmy.dm_control_compatibility"),
     Suite.crafter: ("crafter",),
 }
-"""Modules of each optional suite."""
+"""Modules that each optional suite needs."""
 
 _LIMITS = {Suite.dmc: 1000, Suite.crafter: 10_000}
-"""Frames per episode. All tasks of the control suite have this limit, except lqr, which has none."""
+"""Frames per episode. All tasks of the control suite have this limit except lqr (unlimited)."""
 
 _RENDERERS = {"egl": "EGL", "osmesa": "OSMesa"}
-"""Libraries that draw without a screen, by value of MUJOCO_GL, fastest first."""
+"""Libraries that render without a screen by their MUJOCO_GL value, fastest first."""
 
 _CAMERAS = {"quadruped": 2}
-"""Cameras of the reference code other than 0, by domain."""
+"""Cameras by domain, where the reference code does not use camera 0."""
 
-# Pixels of rendered images that are not observations.
+# Side, in pixels, of rendered images that are not observations.
 _VIDEO_SIZE = 256
 
 
 def suite_registration(config: EnvConfig) -> EnvSpec:
     """Return the registration of a task of an optional suite."""
-    # Gymnasium's type of an entry point requires any keyword.
+    # Gymnasium's type for entry points requires functions that accept any keyword.
     make: Any = partial(_control if config.suite is Suite.dmc else _crafter, config)
     return EnvSpec(config.label, entry_point=make, max_episode_steps=_LIMITS[config.suite])
 
 
 def validate_suite(config: EnvConfig) -> None:
-    """Raise a `UserError` if packages of an optional suite are missing, or its task does not exist."""
+    """Raise `UserError` if an optional suite's packages are missing, or its task does not exist."""
     modules = [_imported(config.suite, name) for name in _PACKAGES[config.suite]]
     if config.suite is Suite.dmc and config.task not in (tasks := _tasks(modules[0])):
         raise UserError(
@@ -52,7 +52,7 @@ def validate_suite(config: EnvConfig) -> None:
 def _imported(suite: Suite, name: str) -> Any:
     """Import a module of an optional suite."""
     if suite is Suite.dmc and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-        # dm_control chooses its renderer at its import. On Linux it would choose one that needs a screen.
+        # dm_control chooses its renderer on import. On Linux, it would choose one that needs a screen.
         found = [value for value, library in _RENDERERS.items() if find_library(library)]
         if sys.platform == "linux" and found:
             os.environ.setdefault("MUJOCO_GL", found[0])
@@ -62,21 +62,21 @@ def _imported(suite: Suite, name: str) -> Any:
         repair = f"pip install -c constraints.txt -e '.[{suite.value}]'"
         raise UserError(f"env={suite.value} needs the package {error.name}: {repair}.") from error
     except Exception as error:
-        # Renderers raise other exceptions without their library.
+        # Without their library, renderers raise other exceptions.
         repair = f"Install it, or unset MUJOCO_GL ({os.environ.get('MUJOCO_GL', 'not set')})"
         raise UserError(f"env={suite.value}: {name} failed with {with_place(error)}. {repair}.") from error
 
 
 def _tasks(suite: Any) -> dict[str, tuple[str, str]]:
-    """Return domain and task of each task of the control suite by name, e.g. `walker_walk`."""
+    """Return the domain and task of all control suite tasks by name, e.g. `walker_walk`."""
     return {f"{domain}_{task}": (domain, task) for domain, task in suite.ALL_TASKS}
 
 
 def with_pixels(env: gymnasium.Env, config: EnvConfig) -> gymnasium.Env:
-    """Add `env.observations` that are rendered, once for each repeated action.
+    """Add the rendered part of `env.observations`. It is rendered once per repeated action.
 
     Raises:
-        UserError: If this machine cannot render; the caller prepends the task.
+        UserError: If this machine cannot render. The caller prepends the task.
     """
     if config.suite is not Suite.dmc or config.observations is Observations.proprio:
         return env
@@ -84,19 +84,19 @@ def with_pixels(env: gymnasium.Env, config: EnvConfig) -> gymnasium.Env:
     try:
         return gymnasium.wrappers.AddRenderObservation(env, render_only=only, render_key="image")
     except Exception as error:
-        # Each renderer raises another exception without its library.
+        # Without its library, each renderer raises a different exception.
         repair = "Install libegl1 or libosmesa6, unset MUJOCO_GL, or set env.observations=proprio"
         raise UserError(f"cannot be rendered: {first_line(error)}. {repair}.") from error
 
 
 def _control(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
-    """Return a task of the control suite. The seed of `reset` determines the episode."""
+    """Return a task of the control suite. The seed passed to `reset` determines the episode."""
     suite, shimmy = (_imported(Suite.dmc, name) for name in _PACKAGES[Suite.dmc])
     domain, task = _tasks(suite)[config.task]
     is_seen = config.observations is not Observations.proprio
     size = config.image_size if is_seen else _VIDEO_SIZE
     picture = {"height": size, "width": size, "camera_id": _CAMERAS.get(domain, 0)}
-    # This seed only builds the model of lqr, which otherwise differs between processes.
+    # This seed is only used for lqr's model, which would otherwise differ between processes.
     env = suite.load(domain, task, task_kwargs={"random": 0})
     return shimmy.DmControlCompatibilityV0(env, "rgb_array" if is_seen else render_mode, picture)
 

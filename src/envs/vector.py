@@ -1,4 +1,4 @@
-"""N environments of any suite with explicit seeds, reproducible episodes and exact resumption."""
+"""N environments from any suite, with explicit seeds, reproducible episodes and exact resumption."""
 
 import math
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ from .workers import LocalEnv
 
 
 class VectorEnvironment:
-    """N environments that advance together, one record each per call (see `utils/timestep.py`).
+    """N environments that advance together by one record per call (see `utils/timestep.py`).
 
-    A failed environment is replaced, and its episode ends as truncated, with its last observation and zero
-    reward. Seeds are derived from `run_seed` and an environment's number in the run, beginning at `first`.
+    A failed environment is replaced, and its episode is truncated, with its last observation and zero reward.
+    Seeds are derived from `run_seed` and the environment's number in the run, which starts at `first`.
     """
 
     def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int, first: int = 0) -> None:
@@ -42,12 +42,12 @@ class VectorEnvironment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the last step and of open episodes' actions, without emulators and workers."""
+        """Size in bytes of the last step and the open episodes' actions, excluding emulators and workers."""
         return self._episodes.nbytes + (self._last.nbytes if self._last else 0)
 
     @property
     def planned_bytes(self) -> int | None:
-        """Maximum of `nbytes`, or None if the length of an episode is unlimited."""
+        """Maximum of `nbytes`, or `None` if the length of an episode is unlimited."""
         steps = self.spec.longest_episode
         if steps is None:
             return None
@@ -55,21 +55,22 @@ class VectorEnvironment:
         return actions + TimeStep.empty(self.spec).nbytes
 
     def reset(self) -> TimeStep:
-        """Abandon open episodes, start the next episode of every environment and return the first records."""
+        """Abandon open episodes, start the next episode in every environment and return the first records."""
         zeros = np.zeros((self.spec.num_envs, self.spec.action.size), np.float32)
         return self._advance(zeros, self._episodes.begin(range(self.spec.num_envs)))
 
     def step(self, action: NDArray[np.float32]) -> TimeStep:
         """Act in every environment.
 
-        Actions (N, A) are one-hot or in [-1, 1]. After an `is_last` record, the next episode starts instead.
+        Actions (N, A) are one-hot or in [-1, 1]. After a record with `is_last`, the next episode starts
+        instead.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `max_restarts` times. All environments are
-                then closed, but the step is complete, and `state_dict` returns the state after it.
-            UserError: If an action is not finite.
+                then closed, but the step has been completed, and `state_dict` returns the state after it.
+                UserError: If an action is not finite.
         """
-        # The replay would store such an action, and argmax hide it. A product is faster than `isfinite`.
+        # Such an action would be stored in replay and hidden by argmax. A product is faster than `isfinite`.
         if not math.isfinite(np.vdot(action, action)):
             repair = "Return to an earlier checkpoint, or lower the learning rate"
             raise UserError(f"{self.spec.name}: the policy chose an action that is not finite. {repair}.")
@@ -82,16 +83,17 @@ class VectorEnvironment:
         return self._backend.render()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `restore`: lists of integers, and arrays that are never modified later."""
+        """Return the state for `restore`: lists of integers, and arrays that are not modified later."""
         last = self._require_last()
         arrival = {each.name: getattr(last, each.name) for each in fields(last)}
         return self._episodes.state_dict() | {"arrival": arrival}
 
     def restore(self, state: Mapping[str, Any]) -> tuple[TimeStep, list[str]]:
-        """Replay the open episodes, and return the step after which the state was saved.
+        """Replay the open episodes and return the step after which the state was saved.
 
-        If the result differs from the stored observation or reward by a bit, the episode ends as truncated,
-        or continues from the new observation if it has no actions. Cost: replaying the longest open episode.
+        If a single bit differs from the stored observation or reward, the episode is truncated, or it
+        continues from the new observation if it has no actions. This takes as long as replaying the longest
+        open episode.
 
         Returns:
             The step, and one sentence for each environment that diverged.
@@ -115,10 +117,10 @@ class VectorEnvironment:
         self._backend.close()
 
     def _advance(self, action: NDArray[np.float32], seeds: Mapping[int, int]) -> TimeStep:
-        """Start episodes with `seeds` and act in the other environments."""
+        """Start episodes with `seeds`, and act in the other environments."""
         step, failures = self._restarts.step_or_reset(action, seeds)
         seen = (self._last or step).observation
-        # A failed environment has no new record, so its last observation ends the episode as truncated.
+        # A failed environment has no new record, so its episode is truncated with its last observation.
         for index in failures:
             step.set_observation(index, {key: value[index] for key, value in seen.items()})
             step.is_last[index] = not step.is_first[index]
@@ -146,7 +148,7 @@ class VectorEnvironment:
 
 
 def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
-    """Return `stored` with diverged episodes ended. Episodes without actions get their new observation."""
+    """End diverged episodes in `stored` and return it. Episodes without actions get their new observation."""
     observation = {key: value.copy() for key, value in stored.observation.items()}
     amended = replace(stored, observation=observation, is_last=stored.is_last.copy())
     for index in diverged:
@@ -164,7 +166,7 @@ def make_environment(
 
 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
-    """Return the environments of `config`. With `render`, they render images unless observations have some.
+    """Return the environments of `config`. With `render`, images are rendered if observations have none.
 
     Raises:
         UserError: If the environment is unknown, a package is missing, or its spaces are not supported.
@@ -183,7 +185,7 @@ def _registration_of(config: EnvConfig) -> RegisteredSpec:
 
 
 def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
-    """Return one environment of `config` with Gymnasium's interface, repeating actions as in training.
+    """Return one environment of `config` with Gymnasium's interface. Actions are repeated as in training.
 
     Raises:
         UserError: If the environment is unknown.
@@ -199,13 +201,13 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:
-    """Start one environment of `config` temporarily and return the spec.
+    """Start one environment of `config` temporarily and return its spec.
 
     A Gymnasium environment with `vectorization=sync` also starts an episode and acts once, because it may be
     the user's own code.
 
     Raises:
-        UserError: See `make_backend`; also if the first reset or step fails.
+        UserError: See `make_backend`. Also if the first reset or step fails.
     """
     alone = replace(config, num_envs=1)
     try:
@@ -219,7 +221,7 @@ def spec_of(config: EnvConfig) -> EnvSpec:
 
 
 def _try_out(config: EnvConfig, spec: EnvSpec) -> None:
-    """Raise a `UserError` if the first `reset` or `step` of an environment fails."""
+    """Raise `UserError` if an environment's first `reset` or `step` fails."""
     env = LocalEnv(_registration_of(config), config)
     action = np.zeros(spec.action.size, np.float32)
     try:

@@ -1,4 +1,4 @@
-"""Run one Gymnasium environment, in this process or in a subprocess that may die or hang."""
+"""Run a single Gymnasium environment, in this process or in a subprocess that may die or hang."""
 
 import atexit
 import contextlib
@@ -49,7 +49,7 @@ Record = tuple[dict[str, NDArray], float, bool, bool]
 """Observation, reward, terminated, truncated."""
 
 PICTURES = "rgb_array"
-# A start may take this many times the limit of a step, because all workers load packages simultaneously.
+# A start may be this many times slower than a step, because all workers load packages simultaneously.
 _START_PATIENCE = 10
 _CLOSE_SECONDS = 5.0
 # The smallest number that float32 rounds to infinity.
@@ -57,12 +57,12 @@ _FLOAT32_END = (2 - 2**-24) * 2.0**127
 
 
 def as_number(reward: Any) -> float:
-    """Return a reward as a number. Arrays and tensors with one element are accepted.
+    """Return a reward as a number. Arrays and tensors with a single element are accepted.
 
     Raises:
-        EnvironmentFailed: If it is not a single number that is finite in float32, the replay's dtype.
+        EnvironmentFailed: If it is not a single number that is finite in float32, the replay buffer's dtype.
     """
-    # Strings are rejected, although `float` parses them. Torch raises RuntimeError.
+    # Strings are rejected, although `float` would parse them. Torch raises RuntimeError for some tensors.
     try:
         number = reward.item() if hasattr(reward, "item") else reward
         if not isinstance(number, str | bytes | bytearray) and abs(number := float(number)) < _FLOAT32_END:
@@ -73,7 +73,7 @@ def as_number(reward: Any) -> float:
 
 
 class RepeatedActions(gymnasium.Wrapper):
-    """Repeat each action, at most until the episode ends, and sum the rewards."""
+    """Repeats each action, at most until the episode ends, and sums the rewards."""
 
     def __init__(self, env: gymnasium.Env, times: int) -> None:
         super().__init__(env)
@@ -84,7 +84,7 @@ class RepeatedActions(gymnasium.Wrapper):
         observation, total, terminated, truncated, info = None, 0.0, False, False, {}
         is_array = isinstance(action, np.ndarray)
         for _ in range(self._times):
-            # A step may modify the array, but the next step needs the original action.
+            # A step may modify the array, but the next step still needs the original action.
             given = action.copy() if is_array else action
             observation, reward, terminated, truncated, info = self.env.step(given)
             total += as_number(reward)
@@ -95,9 +95,10 @@ class RepeatedActions(gymnasium.Wrapper):
 
 @dataclass(eq=False)
 class LocalEnv:
-    """An environment in this process, created at the first request. Hangs are not detected.
+    """An environment in this process, created on the first request. Hangs are not detected.
 
-    It is created from its registration, because ids registered at run time are missing in a subprocess.
+    It is created from its registration, because ids that were registered at run time are missing in
+    subprocesses.
     """
 
     registered: RegisteredSpec
@@ -112,7 +113,7 @@ class LocalEnv:
         if self._env is None:
             # Environments must not share arguments, because one might modify a list or mapping.
             options = copy.deepcopy(dict(self.config.kwargs or {}))
-            # Environments without rendering need not accept this argument.
+            # Environments that cannot render need not accept this argument.
             if self.render_mode:
                 options["render_mode"] = self.render_mode
             env = gymnasium.make(self.registered, max_episode_steps=self.config.time_limit, **options)
@@ -129,7 +130,7 @@ class LocalEnv:
         """Create the environment. Return its spec, and whether MuJoCo renders its image observations.
 
         Raises:
-            UserError: If it cannot be created or its spaces are not supported; the caller prepends the id.
+            UserError: If it cannot be created or its spaces are not supported. The caller prepends the id.
         """
         config = self.config
         try:
@@ -158,7 +159,7 @@ class LocalEnv:
         return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")
 
     def wait_until_ready(self) -> None:
-        """Return immediately, because there is only one process."""
+        """Do nothing, because there is only one process."""
 
     def send(self, request: Request) -> None:
         """Store a request."""
@@ -168,7 +169,8 @@ class LocalEnv:
         """Execute the stored request: start an episode or act.
 
         Raises:
-            EnvironmentFailed: If the environment raised, or returned an observation outside its space.
+            EnvironmentFailed: If the environment raised an exception, or its observation is outside its
+                space.
         """
         request, reward, terminated, truncated = self._request, 0.0, False, False
         try:
@@ -187,10 +189,10 @@ class LocalEnv:
             raise _failure_of(error) from error
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return an image, (height, width, 3), or None before the first episode.
+        """Return an image, (height, width, 3), or `None` before the first episode.
 
         Raises:
-            EnvironmentFailed: If the environment raised, or returned anything else.
+            EnvironmentFailed: If the environment raised an exception, or returned anything else.
         """
         if not self._has_begun:
             return None
@@ -204,10 +206,10 @@ class LocalEnv:
         return picture
 
     def close_async(self) -> None:
-        """Return immediately, because the environment is idle between calls."""
+        """Do nothing, because the environment is idle between calls."""
 
     def terminate(self) -> None:
-        """Close the environment. Repeated calls are safe."""
+        """Close the environment. Calling this again is safe."""
         if self._env is not None:
             with contextlib.suppress(*CODE_FAULTS):
                 self._env.close()
@@ -215,12 +217,13 @@ class LocalEnv:
 
 
 class SubprocessEnv:
-    """A `LocalEnv` in a separate process. It counts as hung after `timeout` seconds (0: never)."""
+    """A `LocalEnv` in a separate process. The process counts as hung after `timeout` seconds (0: never)."""
 
     def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
-        # A forked worker would share the pages of replay and device, and inherit the locks of threads.
+        # A forked worker would share the pages of the replay buffer and the device, and inherit thread locks.
         context = multiprocessing.get_context("spawn")
-        # The wrapper supports any callable, but its type only functions that return Gymnasium environments.
+        # The wrapper supports any callable, but its type only allows functions that return Gymnasium
+        # environments.
         portable: Any = CloudpickleWrapper
         self._pipe, theirs = context.Pipe()
         self._timeout = timeout
@@ -229,11 +232,11 @@ class SubprocessEnv:
         with environment_variables({"OMP_NUM_THREADS": "1"}):
             self._process.start()
         theirs.close()
-        # The process ignores SIGTERM, so multiprocessing would wait for it forever at exit.
+        # The process ignores SIGTERM, so multiprocessing would wait for it forever when exiting.
         atexit.register(self._process.kill)
 
     def outline(self) -> tuple[EnvSpec, bool]:
-        """See `LocalEnv.outline`. This waits until the environment is created.
+        """See `LocalEnv.outline`. This waits until the environment has been created.
 
         Raises:
             EnvironmentFailed: If its process died or timed out.
@@ -248,25 +251,25 @@ class SubprocessEnv:
         return outline
 
     def wait_until_ready(self) -> None:
-        """Wait until the environment is created. Raise `EnvironmentFailed` if creation fails."""
+        """Wait until the environment has been created. Raise `EnvironmentFailed` if that fails."""
         try:
             self.outline()
         except UserError as error:
             raise EnvironmentFailed(f"it {error}") from error
 
     def send(self, request: Request) -> None:
-        """Request a start or an action without failing. `receive` reports dead or hung processes."""
+        """Request a start or an action. This never fails: `receive` reports dead or hung processes."""
         with contextlib.suppress(OSError):
             self._pipe.send(request)
 
     def receive(self) -> Record:
-        """Return the answer, or raise `EnvironmentFailed`, after which only `terminate` may be called."""
+        """Return the response, or raise `EnvironmentFailed`, after which only `terminate` may be called."""
         if self._outline is None:
             self.wait_until_ready()
-        return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} s")
+        return self._receive(f"its process did not respond within env.worker_timeout={self._timeout:g} s")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """See `LocalEnv.render`. A process that does not answer fails all further requests."""
+        """See `LocalEnv.render`. If a process does not respond, all later requests fail."""
         with contextlib.suppress(OSError):
             self._pipe.send(_PICTURE)
         answer: Any = self.receive()
@@ -276,7 +279,7 @@ class SubprocessEnv:
         try:
             answer = self._pipe.recv()
         except BlockingIOError:
-            # A late answer would be mistaken for the answer to the next request.
+            # A late response would be mistaken for the response to the next request.
             self._process.kill()
             raise EnvironmentFailed(if_late) from None
         except (EOFError, OSError):
@@ -295,7 +298,7 @@ class SubprocessEnv:
         self._pipe.close()
 
     def terminate(self) -> None:
-        """Kill the process, allowing a few seconds after `close_async`. Repeated calls are safe."""
+        """Kill the process, after a few seconds of grace if `close_async` was called. Safe to call again."""
         if not self._pipe.closed:
             self._pipe.close()
             self._process.kill()
@@ -306,7 +309,7 @@ class SubprocessEnv:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Make reads and writes raise BlockingIOError after `seconds` (0: never). Polling would be slower."""
+    """Make reads and writes raise `BlockingIOError` after `seconds` (0: never). Polling would be slower."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         # This overrides socket.setdefaulttimeout.
@@ -316,7 +319,7 @@ def _limit(pipe: Connection, seconds: float) -> None:
 
 
 def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
-    """Answer requests until the pipe closes. This is the main function of the process."""
+    """Serve requests until the pipe closes. This is the main function of the process."""
     _leave_signals_to_parent()
     end_even_if_stuck()
     env = make()
@@ -347,12 +350,12 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
 
 
 def _leave_signals_to_parent() -> None:
-    """Ignore signals to the process group, replacing any handlers of the environment."""
-    # A handler is used because child programs would inherit SIG_IGN.
+    """Ignore signals sent to the process group. This replaces any handlers of the environment."""
+    # A handler is installed because child programs would inherit SIG_IGN.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
 
 
 def _failure_of(error: BaseException) -> EnvironmentFailed:
-    """Convert `error`, the exception being handled, to a failure of the environment."""
+    """Convert `error`, the exception being handled, into an environment failure."""
     return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())
