@@ -1,4 +1,4 @@
-"""Networks and mathematics of DreamerV3, free of I/O and training loops."""
+"""Networks and mathematics of DreamerV3, without I/O or training loops."""
 
 from ..utils.public_names import public_names
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from ..utils.errors import UserError, require_range
 
 LARGEST_SIZE, MOST_LAYERS = 100_000, 100
-"""Sanity limits: larger values are probably typing errors."""
+"""Sanity limits: larger values are probably typos."""
 
 
 LEARNERS = ("world_model", "actor", "critic")
@@ -33,7 +33,7 @@ class ModelConfig:
     """Number of categorical latents per step."""
 
     classes: int = 16
-    """Classes per categorical latent, at most 256 because the replay buffer stores a class in one byte."""
+    """Classes per categorical latent: at most 256, because the replay buffer stores a class in one byte."""
 
     depth: int = 16
     """Base number of convolution channels."""
@@ -42,13 +42,13 @@ class ModelConfig:
     """Number of diagonal blocks in the recurrent layers."""
 
     strided: bool = False
-    """Use stride-2 convolutions instead of stride 1 and max-pooling, for a quarter of the work."""
+    """Use stride-2 convolutions instead of stride 1 with max-pooling, for a quarter of the work."""
 
     latent_unimix: float = 0.01
     """Weight of the uniform distribution mixed into every categorical latent, in [0, 1)."""
 
     bins: int = 255
-    """Number of bins of the two-hot reward and value heads, odd so that one bin is exactly zero."""
+    """Number of bins of the two-hot reward and value heads. Must be odd, so that one bin is exactly zero."""
 
     encoder_layers: int = 3
     """Layers of the vector encoder."""
@@ -127,7 +127,7 @@ class OptimizerConfig:
     """Decay rate of the mean square. All releases of the reference code use 0.999. The paper states 0.99."""
 
     eps: float = 1e-20
-    """Constant added to the root mean square to avoid a division by zero."""
+    """Constant added to the root mean square to avoid dividing by zero."""
 
     def __post_init__(self) -> None:
         rates = ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS))

@@ -1,4 +1,4 @@
-"""Stages of the image encoder and decoder: each halves or doubles the resolution with a 5x5 convolution.
+"""Stages of the image encoder and decoder. Each halves or doubles the resolution with a 5x5 convolution.
 
 Tensors are (N, C, H, W) in channels_last format, so that the norm over channels reads contiguous memory.
 """
@@ -41,7 +41,7 @@ class ChannelNormSiLU(NormSiLU):
 
 
 class Downsample(nn.Module):
-    """Halve the resolution by a stride-1 convolution and 2x2 max-pooling, or by a stride-2 convolution."""
+    """Halve the resolution with a stride-1 convolution and 2x2 max-pooling, or a stride-2 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, strided: bool) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Downsample(nn.Module):
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n out h2 w2"]:
         """Convolve and halve the resolution."""
         if self.strided:
-            # "Same" padding of an even size at stride 2 adds one pixel before and two after.
+            # For an even size and stride 2, "same" padding adds one pixel before and two pixels after.
             return F.conv2d(F.pad(x, (1, 2, 1, 2)), self.weight, self.bias, stride=2)
         return F.max_pool2d(F.conv2d(x, self.weight, self.bias, padding=KERNEL // 2), 2)
 
@@ -63,7 +63,8 @@ class Upsample(nn.Module):
 
     Neither form materialises the upsampled image. Each tap of the 5x5 kernel reads one of 3x3 input pixels,
     depending only on the parity of the output's row and column. Four 3x3 kernels of summed taps therefore
-    convolve the small image. The first form needs 9/25 of the work, the second 36/25 but less time.
+    convolve the small image. The first form takes 9/25 of the work. The second takes 36/25 of it, but less
+    time.
 
     `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, like torch's weights.
     """
@@ -98,11 +99,11 @@ class Upsample(nn.Module):
 def in_groups(
     function: Callable[..., Tensor], *images: Shaped[Tensor, "n ..."], floats_per_image: int
 ) -> Float[Tensor, "n ..."]:
-    """Apply a per-image function to tensors of shape (N, ...), on a CPU to a few images at a time.
+    """Apply a per-image function to tensors of shape (N, ...). On a CPU, process a few images at a time.
 
-    The tensors of a group fit into the processor's cache and reuse memory of the heap. Tensors above 32 MB
-    would be mapped by the kernel at every update, and the page faults would take a quarter of its time.
-    `floats_per_image` is the size of the largest tensor that the function creates for one image.
+    A group's tensors fit into the processor's cache and reuse heap memory. The kernel would map tensors above
+    32 MB at every update, and the page faults would take a quarter of the update's time. `floats_per_image`
+    is the size of the largest tensor that the function creates for one image.
     """
     if not runs_on_cpu(images[0]):
         return function(*images)
@@ -112,7 +113,7 @@ def in_groups(
 
 
 def channels_last(stages: list[nn.Module]) -> nn.Sequential:
-    """Chain convolutions (weights in channels_last) and norms. Names count the SiLU in a norm as a module."""
+    """Chain convolutions (with channels_last weights) and norms. Names count a norm's SiLU as a module."""
     names = (f"{3 * (index // 2) + index % 2}" for index in range(len(stages)))
     result = nn.Sequential(OrderedDict(zip(names, stages, strict=True)))
     # `Module.to(memory_format=...)` is equivalent, but torch does not annotate it.

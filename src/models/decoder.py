@@ -14,7 +14,7 @@ from .rssm import LatentState
 
 
 class ImageDecoder(nn.Module):
-    """Decode model states into one image tensor in [0, 1], with all image keys on the channel axis."""
+    """Decodes model states into one image tensor in [0, 1], with all image keys on the channel axis."""
 
     def __init__(self, shape: tuple[int, int, int], config: ModelConfig) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ImageDecoder(nn.Module):
         return in_groups(self._convolve, self._coarse(state), floats_per_image=self.widest)
 
     def errors(self, state: LatentState, truths: list[UInt8[Tensor, "n h w _"]]) -> Float[Tensor, "n keys"]:
-        """Return the `squared_error` of each key without materialising all predictions simultaneously."""
+        """Return the `squared_error` of each key without materialising all predictions at the same time."""
 
         def compare(x: Tensor, *truths: Tensor) -> Tensor:
             painted = self._convolve(x).split([truth.shape[-1] for truth in truths], -1)
@@ -61,7 +61,7 @@ class ImageDecoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predict every observation from the model state."""
+    """Predicts every observation from the model state."""
 
     def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:
         super().__init__()
@@ -73,7 +73,8 @@ class Decoder(nn.Module):
             feature = config.deter + config.stoch * config.classes
             self.mlp = MLP(feature, config.units, config.decoder_layers)
             widths = [int(torch.Size(shape).numel()) for shape in self.vector_shapes.values()]
-            # A list in the order of `vector_shapes`: `pose.x` and `values` are not valid names of modules.
+            # A list in the order of `vector_shapes`, because `pose.x` and `values` are not valid module
+            # names.
             self.vector = nn.ModuleList(Linear(config.units, width) for width in widths)
 
     def forward(self, state: LatentState) -> dict[str, Tensor]:
@@ -88,7 +89,7 @@ class Decoder(nn.Module):
     def losses(
         self, state: LatentState, observation: dict[str, Tensor]
     ) -> dict[str, Float[Tensor, "batch time"]]:
-        """Return squared errors to x / 255 (images) or symlog(x) (vectors), summed over each observation."""
+        """Return squared errors from x / 255 (image) or symlog(x) (vector), summed over each observation."""
         losses: dict[str, Tensor] = {}
         if self.image_channels:
             truths = [observation[key].flatten(0, 1) for key in self.image_channels]

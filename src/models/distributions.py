@@ -1,7 +1,8 @@
 """Categorical latents, policies and their sampling noise.
 
-Sampling functions receive their noise as an argument (see `Noise`). Scans are therefore pure functions, and
-one call draws the noise of a window. Golden tests and `policy=mode` run the same code with constant noise.
+Sampling functions receive their noise as an argument (see `Noise`). Scans are therefore pure functions, and a
+single call draws the noise for a whole window. Golden tests and `policy=mode` run the same code with constant
+noise.
 """
 
 from collections.abc import Callable
@@ -21,10 +22,10 @@ MIN_STD, MAX_STD = 0.1, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Source of sampling noise on one device. Without a generator, each sample is its distribution's mode.
+    """Source of sampling noise on one device. Without a generator, each sample is the distribution's mode.
 
     All `ranks` use the same generator. Each rank draws the noise of all ranks and keeps its part, so the
-    noise does not depend on the number of ranks. Shapes are per rank; `axis` is divided among the ranks.
+    noise does not depend on the number of ranks. Shapes are per rank, and `axis` is divided among the ranks.
     """
 
     generator: torch.Generator | None = None
@@ -36,7 +37,7 @@ class Noise:
         return torch.empty(0, dtype=torch.uint8) if self.generator is None else self.generator.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Set the generator's state. A state from a different type of device is ignored."""
+        """Set the generator's state. A state from another type of device is ignored."""
         if self.generator is not None and state.numel() == self.generator.get_state().numel():
             self.generator.set_state(state.cpu())
 
@@ -54,7 +55,7 @@ class Noise:
         return self._part(torch.randn, shape, axis)
 
     def _part(self, draw: Callable[..., Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
-        """Draw numbers for all ranks and return a copy of this rank's part, so that the rest is freed."""
+        """Draw numbers for all ranks and return a copy of this rank's part, so that the rest can be freed."""
         total = shape[axis] * self.ranks.size
         whole = (*shape[:axis], total, *shape[axis + 1 :])
         drawn = draw(whole, device=self.device, generator=self.generator)
@@ -74,7 +75,7 @@ def symexp(x: Tensor) -> Tensor:
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """Return the softmax over the last axis. For short axes, torch's needs 2.7 ms on a CPU instead of 0.4."""
+    """Return the softmax over the last axis (0.4 ms instead of torch's 2.7 for short axes on a CPU)."""
     if x.device.type != "cpu" or x.shape[-1] > SHORT_AXIS:
         return x.softmax(-1)
     return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
@@ -97,14 +98,14 @@ def unimix_log_probs(
 def unimix_log_probs_of_parts(
     logits: Float[Tensor, "*batch classes"], parts: tuple[int, ...], unimix: float
 ) -> Float[Tensor, "*batch classes"]:
-    """Return `unimix_log_probs` of each block of logits, computed separately. `parts` are block sizes."""
+    """Return the `unimix_log_probs` of each block of logits separately. `parts` are the block sizes."""
     return torch.cat([unimix_log_probs(block, unimix) for block in logits.split(parts, -1)], -1)
 
 
 def sample_onehot(
     probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
 ) -> Float[Tensor, "*batch classes"]:
-    """Return a one-hot sample without gradient, the winner of an exponential race (similar to Gumbel-max)."""
+    """Return a one-hot sample without a gradient: the winner of an exponential race (like Gumbel-max)."""
     winner = (probs.detach() / noise).argmax(-1, keepdim=True)
     return torch.zeros_like(noise).scatter_(-1, winner, 1.0)
 
@@ -136,7 +137,7 @@ class CategoricalPolicy:
     log_probs: Float[Tensor, "*batch actions"]
 
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
-        """Return a one-hot action without gradient."""
+        """Return a one-hot action without a gradient."""
         return sample_onehot(self.log_probs.exp(), noise)
 
     def log_prob(self, action: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch"]:
@@ -152,13 +153,13 @@ class CategoricalPolicy:
 class MultiCategoricalPolicy(CategoricalPolicy):
     """Several discrete choices, independent given the state. Actions consist of one-hot blocks.
 
-    Log-probabilities are normalised per block, so sums over all blocks belong to the joint distribution.
+    Log-probabilities are normalised per block, so their sum over all blocks is that of the joint action.
     """
 
     parts: tuple[int, ...]
 
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
-        """Return one-hot blocks without gradient."""
+        """Return one-hot blocks without a gradient."""
         probs = self.log_probs.exp().split(self.parts, -1)
         blocks = zip(probs, noise.split(self.parts, -1), strict=True)
         return torch.cat([sample_onehot(*block) for block in blocks], -1)
@@ -172,11 +173,11 @@ class NormalPolicy:
     std: Float[Tensor, "*batch actions"]
 
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
-        """Return an action without gradient."""
+        """Return an action without a gradient."""
         return (self.mean + self.std * noise).detach()
 
     def log_prob(self, action: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch"]:
-        """Return the log-density, in nats, summed over dimensions."""
+        """Return the log-density in nats, summed over dimensions."""
         return torch.distributions.Normal(self.mean, self.std, validate_args=False).log_prob(action).sum(-1)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
@@ -190,5 +191,5 @@ Policy = CategoricalPolicy | NormalPolicy
 def bounded_normal(
     mean: Float[Tensor, "*batch actions"], std: Float[Tensor, "*batch actions"]
 ) -> NormalPolicy:
-    """Return the normal with mean tanh(mean) and std MIN + (MAX - MIN) sigmoid(std + 2) of raw outputs."""
+    """Return the normal distribution with mean tanh(mean) and std MIN + (MAX - MIN) sigmoid(std + 2)."""
     return NormalPolicy(mean.float().tanh(), MIN_STD + (MAX_STD - MIN_STD) * torch.sigmoid(std.float() + 2.0))

@@ -1,4 +1,4 @@
-"""Encode observations into tokens."""
+"""Encoder that converts observations into tokens."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -26,7 +26,7 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
     """Return the height and width of the images, in pixels, and their total number of channels.
 
     Raises:
-        UserError: If the images differ in size, or a side is not a multiple of 16 from 48 to 256.
+        UserError: If the images have different sizes, or a side is not a multiple of 16 from 48 to 256.
     """
     shapes = [observation[key].shape for key in image_keys(observation)]
     height, width, _ = shapes[0]
@@ -42,7 +42,7 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
 
 
 class Encoder(nn.Module):
-    """Encode vectors with an MLP and images with convolutions, and concatenate the tokens in this order.
+    """Encodes vectors with an MLP and images with convolutions, and concatenates the tokens in this order.
 
     uint8 arrays of rank 3 are images (height, width, channels). All other observations are flattened.
     """

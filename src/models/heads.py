@@ -24,9 +24,10 @@ ACTOR_OUTSCALE = 0.01
 
 
 class TwoHotHead(nn.Module):
-    """Predict a number in raw units as a distribution over exponentially spaced bins, initially exactly 0.
+    """Predicts a number in raw units (initially exactly 0) as a distribution over exponentially spaced bins.
 
-    `bins` are symexp of evenly spaced points in [-20, 20], mirrored so that they are exactly antisymmetric.
+    `bins` are the symexp of evenly spaced points in [-20, 20], mirrored so that they are exactly
+    antisymmetric.
     """
 
     bins: Tensor
@@ -41,14 +42,15 @@ class TwoHotHead(nn.Module):
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch bins"]:
         """Return the float32 logits of the bins.
 
-        Mirrored bfloat16 logits would differ by up to 6 %, but terms of up to 4.85e8 must cancel in `mean`.
+        In bfloat16, mirrored logits would differ by up to 6 %, but terms of up to 4.85e8 must cancel in
+        `mean`.
         """
         hidden = self.mlp(feature)
         with full_precision(hidden):
             return self.out(hidden.float())
 
     def mean(self, logits: Float[Tensor, "*batch bins"]) -> Float[Tensor, "*batch"]:
-        """Return the float32 expectation in raw units, exactly 0 for symmetric probabilities.
+        """Return the float32 expectation in raw units. It is exactly 0 for symmetric probabilities.
 
         Mirrored probabilities are subtracted first, because bins of up to +-4.85e8 would cancel badly.
         """
@@ -64,10 +66,10 @@ class TwoHotHead(nn.Module):
         other: Float[Tensor, "*batch"] | None = None,
         other_scale: float = 1.0,
     ) -> Float[Tensor, "*batch"]:
-        """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units, no gradient).
+        """Return the cross-entropy, in nats, with the two-hot encoding of `value` (raw units, no gradient).
 
         The encoding interpolates linearly, in raw units, between two adjacent bins and clamps values to the
-        range of the bins. `other_scale` times the cross-entropy to `other` is added.
+        range of the bins. `other_scale` times the cross-entropy with `other` is added.
         """
         index, weight = self._encode(value)
         if other is not None:
@@ -77,7 +79,7 @@ class TwoHotHead(nn.Module):
         return -(weight * logits.float().log_softmax(-1).gather(-1, index)).sum(-1)
 
     def _encode(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices, (..., 2), of the bins below and above each value, and their weights."""
+        """Return the indices (..., 2) of the bins below and above each value, and their weights."""
         bins = self.bins
         value = value.detach().float().clamp(bins[0], bins[-1]).contiguous().unsqueeze(-1)
         above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
@@ -87,7 +89,7 @@ class TwoHotHead(nn.Module):
 
 
 class ContinueHead(nn.Module):
-    """Predict the probability of continuation times the discount, like the training target."""
+    """Predicts the probability of continuation times the discount, matching the training target."""
 
     def __init__(self, feature_size: int, config: ModelConfig) -> None:
         super().__init__()
@@ -102,14 +104,14 @@ class ContinueHead(nn.Module):
     def loss(
         logit: Float[Tensor, "*batch"], is_terminal: Float[Tensor, "*batch"], discount: float
     ) -> Float[Tensor, "*batch"]:
-        """Return the cross-entropy, in nats, to the soft label (1 - is_terminal) * discount."""
+        """Return the cross-entropy, in nats, with the soft label (1 - is_terminal) * discount."""
         return F.binary_cross_entropy_with_logits(logit, (1.0 - is_terminal) * discount, reduction="none")
 
 
 class Actor(nn.Module):
-    """The policy: a bounded normal for continuous actions, a categorical for discrete actions.
+    """The policy: a bounded normal for continuous actions, or a categorical for discrete actions.
 
-    Several choices are independent categoricals. `unimix` weights a uniform distribution mixed into each.
+    Several choices are independent categoricals. `unimix` is the weight of a uniform distribution in each.
     """
 
     def __init__(self, feature_size: int, action: ActionSpec, unimix: float, config: ModelConfig) -> None:
@@ -121,7 +123,7 @@ class Actor(nn.Module):
             self.std_out = Linear(config.units, action.size, ACTOR_OUTSCALE)
 
     def noise(self, source: Noise, *shape: int, axis: int = 0) -> Float[Tensor, "*batch actions"]:
-        """Draw noise for the policy's `sample`. `shape` is (*batch, actions) and `axis` the batch axis."""
+        """Draw noise for the policy's `sample`. `shape` is (*batch, actions), `axis` the batch axis."""
         draw = source.exponential if self.action.is_discrete else source.normal
         return draw(*shape, axis=axis)
 

@@ -11,24 +11,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Standard deviation of a unit normal that is truncated at +-2.
+# Standard deviation of a unit normal distribution truncated at +-2.
 TRUNCATED_STD = 0.87962566
 _FLOATS_IN_CACHE = 2**17
-# Added to the mean square under the norm's root (Norm in embodied/jax/nets.py).
+# Constant that is added to the mean square under the norm's root (Norm in embodied/jax/nets.py).
 EPS = 1e-4
 
 _META_STANDS_FOR = ContextVar("meta_stands_for", default="cpu")
 
 
 def runs_on_cpu(x: Tensor) -> bool:
-    """Return whether to use the fast paths of the CPU for `x`. `meta` tensors follow `meta_stands_for`."""
+    """Return whether to use the CPU's fast paths for `x`. For `meta` tensors, see `meta_stands_for`."""
     kind = x.device.type
     return (_META_STANDS_FOR.get() if kind == "meta" else kind) == "cpu"
 
 
 @contextmanager
 def meta_stands_for(kind: str) -> Iterator[None]:
-    """Treat tensors on device `meta` as tensors on this type of device inside the block."""
+    """Treat tensors on the `meta` device as tensors on this type of device inside the block."""
     token = _META_STANDS_FOR.set(kind)
     try:
         yield
@@ -37,19 +37,19 @@ def meta_stands_for(kind: str) -> Iterator[None]:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with `x` under autocast (for `meta`, the CPU's)."""
+    """Return the dtype of matrix products with `x` under autocast (the CPU's for `meta`)."""
     kind = "cpu" if x.device.type == "meta" else x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """Return a context that disables autocast on the device of `x` (for `meta`, on the CPU)."""
+    """Return a context that disables autocast on the device of `x` (on the CPU for `meta`)."""
     kind = x.device.type
     return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
 
 
 def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
-    """Fill `weight` from a normal truncated at two sigma, with standard deviation scale / sqrt(fan_in).
+    """Fill `weight` from a normal distribution truncated at two sigma, with std scale / sqrt(fan_in).
 
     Reference: `trunc_normal_in` in `embodied/jax/nets.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -78,7 +78,7 @@ def norm_silu(x: Float[Tensor, "*batch size"], scale: Float[Tensor, "size"]) -> 
         return F.silu(F.rms_norm(x.float(), scale.shape, scale, EPS).to(x.dtype))
     if torch.is_grad_enabled():
         return _NormSiLU.apply(x, scale)  # type: ignore[return-value]
-    # This skips the cost of an autograd function, which is 2 % of a policy step.
+    # This avoids the overhead of an autograd function (2 % of a policy step).
     return _norm_silu_on_cpu(x, scale)[0]
 
 
@@ -98,7 +98,7 @@ def _norm_silu_on_cpu(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         wide = x.float()
         reciprocal = _reciprocal_rms(wide)
         return _scaled_silu(wide, reciprocal, scale).to(x.dtype), reciprocal
-    # Both are contiguous: the rows of another layout would be copies, and the results would be lost.
+    # Both must be contiguous. With any other layout, the rows would be copies, and the results would be lost.
     y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
     for rows, factor, result in _rows_in_cache(x, reciprocal, y):
         wide = rows.float()
@@ -113,20 +113,20 @@ class _NormSiLU(torch.autograd.Function):
         ds = sum over rows of n dz,    dx = r (s dz - n mean(n s dz)),    dz = silu'(n s) dy
 
     The mean is over the last axis. Torch's operators would save four tensors of x's size for the backward
-    pass and access a dozen. This function saves the input and one number per row. All values are float32,
-    except that x, y and their gradients may be bfloat16.
+    pass and access a dozen. This function only saves the input and one number per row. All values are
+    float32, except that x, y and their gradients may be bfloat16.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        """Return y, and save the input, the scale and the reciprocal root mean square of each row."""
+        """Return y. Save the input, the scale and the reciprocal root mean square of each row."""
         y, reciprocal = _norm_silu_on_cpu(x, scale)
         ctx.save_for_backward(x, scale, reciprocal)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of input and scale."""
+        """Return the gradients of the input and the scale."""
         x, scale, reciprocal = ctx.saved_tensors
         if _fits_in_cache(x):
             return _NormSiLU.of_rows(x, reciprocal, gradients[0], scale)
@@ -134,7 +134,7 @@ class _NormSiLU(torch.autograd.Function):
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
             into = found if x.dtype == torch.float32 else None
             row_gradient, partial = _NormSiLU.of_rows(rows, factor, received, scale, into)
-            # In float32 both are the same tensor, so the copy has no effect.
+            # In float32, both are the same tensor, so the copy has no effect.
             found.copy_(row_gradient)
             scale_gradient += partial
         return gradient, scale_gradient
@@ -143,12 +143,12 @@ class _NormSiLU(torch.autograd.Function):
     def of_rows(
         x: Tensor, factor: Tensor, received: Tensor, scale: Tensor, into: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a group of rows and of the scale. `into` receives the first in float32."""
+        """Return the gradients of a group of rows and of the scale. `into` receives the former in float32."""
         normalised = x.float() * factor
         wide = torch.empty_like(normalised) if into is None else into
         torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
         product = wide * normalised
-        # This is no matrix product, which autocast would round where a compiler traces this function.
+        # This is not a matrix product, because autocast would round it when a compiler traces this function.
         mean = (product * scale).mean(-1, keepdim=True)
         wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
         return wide.to(x.dtype), product.sum_to_size(scale.shape)
@@ -161,12 +161,12 @@ def _fits_in_cache(x: Tensor) -> bool:
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield groups of rows small enough to stay in the processor's cache between operators."""
     rows = max(1, _FLOATS_IN_CACHE // tensors[0].shape[-1])
-    # Unpack a list: a generator would leave tuples in Python's free lists, and look like a leak.
+    # This unpacks a list, because a generator would leave tuples in Python's free lists, like a leak.
     return zip(*[tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors], strict=True)
 
 
 class Linear(nn.Linear):
-    """Linear layer with zero initial bias and truncated-normal weights of std outscale / sqrt(in)."""
+    """Linear layer with a zero initial bias and truncated-normal weights of std outscale / sqrt(in)."""
 
     def __init__(self, in_features: int, out_features: int, outscale: float = 1.0) -> None:
         self.outscale = outscale
@@ -179,7 +179,7 @@ class Linear(nn.Linear):
 
 
 class BlockLinear(nn.Module):
-    """Parallel linear maps with initial std 1 / sqrt(in_features) of *all* blocks (as in the reference)."""
+    """Parallel linear maps. As in the reference, the initial std is 1 / sqrt(in_features of *all* blocks)."""
 
     def __init__(self, in_features: int, out_features: int, blocks: int) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class BlockLinear(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """A stack of linear, RMSNorm and SiLU. Parameter names count all three as modules."""
+    """A stack of linear, RMSNorm and SiLU layers. Parameter names count all three as modules."""
 
     def __init__(self, in_features: int, units: int, layers: int) -> None:
         super().__init__()

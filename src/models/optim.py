@@ -13,9 +13,9 @@ from .config import OptimizerConfig
 
 
 def falling(value: float, least: float, start: int, updates: Tensor) -> float | Tensor:
-    """Return `value`, decayed as start / updates after `start` updates. A `start` of 0 disables the decay.
+    """Return `value`, decayed by start / updates after `start` updates. With `start` 0, it does not decay.
 
-    The decay stops at `least`; smaller values are not decayed. A decayed value is 0-d float32 on the device.
+    The decay stops at `least`. Smaller values are not decayed. A decayed value is 0-d float32 on the device.
     """
     if not start:
         return value
@@ -31,9 +31,10 @@ class LaProp(Optimizer):
         p  <- p - lr_t m / (1 - beta1^t)
 
     All state, including counters, is on the parameters' device, so a step never waits for the host. Moments
-    are float32. |g| < `TINY` counts as zero, because g^2 would underflow and g would be divided by only eps.
+    are float32. |g| < `TINY` counts as zero, because g^2 would underflow and g would only be divided by eps.
 
-    Non-finite gradients have no effect: the device then sets gradients and step size to 0 and decays to 1.
+    Non-finite gradients have no effect, because the device then sets the gradients and the step size to 0 and
+    the decay rates to 1.
 
     There is one parameter group, in a fixed order. A scheduler may change its `lr`, the undecayed step size.
 
@@ -60,15 +61,15 @@ class LaProp(Optimizer):
         self.beta2_power = self.beta1_power.clone()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add the single parameter group."""
+        """Add the only parameter group."""
         if self.param_groups:
             raise ValueError("LaProp supports only one parameter group.")
-        # `Optimizer.add_param_group` imports torch._dynamo: seconds in each process that loads an agent.
+        # `Optimizer.add_param_group` imports torch._dynamo. This adds seconds in each process with an agent.
         self.param_groups.append({**self.defaults, **param_group})
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The tensors to train."""
+        """The tensors that are trained."""
         return self.param_groups[0]["params"]
 
     @property
@@ -83,7 +84,7 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:
-        """Return each L2 norm, (P,) float32: 0 without `grad`, not finite if entries exceed about 1e19."""
+        """Return the L2 norms, (P,) float32: 0 without `grad`, not finite if entries exceed about 1e19."""
         zero = torch.zeros_like(self.updates)
         return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
 
@@ -94,7 +95,7 @@ class LaProp(Optimizer):
         """Apply one update and free each parameter's `grad`. A missing `grad` counts as zeros.
 
         Args:
-            closure: Called first to compute the gradients; its result is ignored.
+            closure: Called first to compute the gradients. Its result is ignored.
             finite: 0-d bool on the parameters' device. If false, parameters and state do not change.
                 Defaults to whether all `gradient_norms` are finite.
 
@@ -126,7 +127,7 @@ class LaProp(Optimizer):
         return {"gradient_norm": before, "clipped_norm": after, "learning_rate": learning_rate}
 
     def learning_rate(self) -> Tensor:
-        """Return the step size of the next update, 0-d float32 on the parameters' device."""
+        """Return the next update's step size, 0-d float32 on the parameters' device."""
         c, updates, rate = self.config, self.updates, self.param_groups[0]["lr"]
         share = (updates / c.warmup_updates).clamp(max=1.0) if c.warmup_updates else torch.ones_like(updates)
         return falling(rate, c.least_learning_rate, c.decay_from, updates) * share
@@ -141,7 +142,7 @@ class LaProp(Optimizer):
         correction: Tensor,
         finite: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Update parameters, moments and gradients in place, as a compilable function of tensors.
+        """Update parameters, moments and gradients in place. This is a compilable function of tensors.
 
         `step_size` and `correction` are lr_t / (1 - beta1^t) and 1 / (1 - beta2^t), 0-d float32. Returns the
         L2 norms over all gradients before and after clipping.

@@ -1,4 +1,4 @@
-"""Lambda-returns, and the scale that normalises advantages."""
+"""Lambda-returns and the scale for normalising advantages."""
 
 import torch
 from jaxtyping import Float
@@ -11,16 +11,16 @@ def lambda_return(
     value: Float[Tensor, "batch time"],
     lambda_: Float[Tensor, "batch time"] | float,
 ) -> Float[Tensor, "batch time-1"]:
-    """Return the TD(lambda) targets of steps 0 to T-2, computed backwards from the last value.
+    """Return the TD(lambda) targets for steps 0 to T-2, computed backwards from the last value.
 
         G[T-1] = value[T-1]
         G[t]   = reward[t+1] + discount[t+1] * ((1 - lambda_[t+1]) * value[t+1] + lambda_[t+1] * G[t+1])
 
     Args:
-        reward: Reward received on arriving at step t, raw units; reward[:, 0] is ignored.
-        discount: Probability that the episode continues after arriving at step t, times gamma; in [0, 1].
-        value: Value of step t, raw units; value[:, 0] is ignored.
-        lambda_: Weight of the longer returns; 0 is one-step TD, 1 is Monte Carlo.
+        reward: Reward received on arriving at step t, in raw units. reward[:, 0] is ignored.
+        discount: Probability that the episode continues after arriving at step t, times gamma, in [0, 1].
+        value: Value of step t, in raw units. value[:, 0] is ignored.
+        lambda_: Weight of the longer returns. 0 is one-step TD, and 1 is Monte Carlo.
 
     Reference: Hafner et al. 2023, arXiv:2301.04104, "Critic learning"; `lambda_return` in
     `dreamerv3/agent.py` of danijar/dreamerv3 at e3f0224.
@@ -43,7 +43,7 @@ def lambda_return(
 class ReturnNormalizer(nn.Module):
     """Moving averages of a low and a high percentile of returns. `max(1, high - low)` divides advantages.
 
-    Both start at 0 without bias correction, so the divisor starts at 1. Percentiles are fractions.
+    Both start at 0 without bias correction, so the divisor starts at 1. Percentiles are given as fractions.
     """
 
     low: Tensor
@@ -59,7 +59,7 @@ class ReturnNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Float[Tensor, "..."]) -> None:
-        """Move both averages towards the percentiles of `returns` (raw units, from all ranks)."""
+        """Move both averages towards the percentiles of `returns` (in raw units, from all ranks)."""
         low, high = torch.quantile(returns.float().flatten(), self.quantiles)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)

@@ -57,7 +57,7 @@ class LatentState:
 
 @dataclass(frozen=True, slots=True)
 class RSSMOutput:
-    """States and logits after every one of T observations. `prior_time` is 0 if no priors were requested."""
+    """States and logits after each of T observations. `prior_time` is 0 if no priors were requested."""
 
     posterior: LatentState
     posterior_logits: Float[Tensor, "batch time stoch classes"]
@@ -65,10 +65,10 @@ class RSSMOutput:
 
 
 class BlockGRU(nn.Module):
-    """A GRU with D units in G blocks. They share the latent sample and the action.
+    """A GRU with D units in G blocks. The blocks share the latent sample and the action.
 
     Every block reads concat[its part of deter, x_deter, x_stoch, x_action]. See `action_input` for x_action.
-    A step takes its weights as arguments because a `Scan` passes copies without gradients.
+    A step receives its weights as arguments, because a `Scan` passes copies without gradients.
 
     Reference: `RSSM._core` in `dreamerv3/rssm.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -98,7 +98,7 @@ class BlockGRU(nn.Module):
         return self.deter_in[0].weight.t(), self.stoch_in[0].weight.t(), recurrent, self.gates.weight  # pyright: ignore
 
     def added(self, action_input: Float[Tensor, "*batch deter"]) -> tuple[Tensor, ...]:
-        """Return the terms added to the products of a step: biases, and the action's, (G, *, B, D/G)."""
+        """Return the terms added to a step's products: biases, and the action's part (G, *, B, D/G)."""
         blocks = action_input.view(*action_input.shape[:-1], self.blocks, self.width).movedim(-2, 0)
         biases = self.gates.bias.view(self.blocks, 1, -1)
         return self.deter_in[0].bias, self.stoch_in[0].bias, blocks, biases  # pyright: ignore
@@ -132,7 +132,7 @@ class BlockGRU(nn.Module):
         inputs = [deter.to(dtype), stoch.to(dtype)]
         first = zip(added, inputs, weights, scales, strict=False)
         shared = torch.cat([norm_silu(torch.addmm(*affine), scale) for *affine, scale in first], -1)
-        # Block products are (G, B, ...) and all other tensors (B, G, ...). This is cheaper than copies.
+        # Block products are (G, B, ...), and all other tensors are (B, G, ...). This is cheaper than copying.
         own = deter.unflatten(-1, (self.blocks, self.width))
         joined = torch.cat([own.to(dtype), shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
         mixed = torch.baddbmm(added[2], joined.transpose(0, 1), weights[2]).transpose(0, 1)
@@ -151,7 +151,7 @@ class RSSM(nn.Module):
     Args:
         action_size: Width of the action vector.
         token_size: Width of an encoded observation.
-        config: Network sizes; defaults to size12m.
+        config: Network sizes. Defaults to size12m.
     """
 
     def __init__(self, action_size: int, token_size: int, config: ModelConfig | None = None) -> None:
@@ -166,7 +166,7 @@ class RSSM(nn.Module):
         self._state: LatentState | None = None
 
     def initial(self, batch: int) -> LatentState:
-        """Return the state before the first observation: zeros that are not learned."""
+        """Return the state before the first observation. It is zero and not learned."""
         c, device = self.config, self.posterior_in.weight.device
         return LatentState(
             torch.zeros(batch, c.deter, device=device), torch.zeros(batch, c.stoch, c.classes, device=device)
@@ -177,7 +177,7 @@ class RSSM(nn.Module):
         return self._state or self.initial(batch)
 
     def set_online_state(self, state: LatentState | None) -> None:
-        """Cache a state without a graph for acting. None resets it to zeros."""
+        """Cache a state without a graph for acting. `None` resets it to zeros."""
         self._state = state
 
     def noise(self, source: Noise, *lead: int, axis: int = 0) -> Float[Tensor, "*lead stoch classes"]:
@@ -198,12 +198,12 @@ class RSSM(nn.Module):
 
         Args:
             tokens: Encoded observations.
-            prev_action: Action taken *before* each observation; ignored where `is_first`.
-            is_first: Where an episode starts; state and action are zeroed before that observation.
+            prev_action: Action taken *before* each observation. It is ignored where `is_first` is set.
+            is_first: Where an episode starts. State and action are zeroed before that observation.
             latent_noise: Exp(1) noise of the latents.
-            state: State before the first step. None continues from the cached state for acting (initially
+            state: State before the first step. `None` continues from the cached state for acting (initially
                 zeros) and caches the new one.
-            detach_posteriors: Detach all returned and cached tensors; a cached graph keeps all earlier ones.
+            detach_posteriors: Detach all returned and cached tensors. A cached graph keeps all earlier ones.
             compute_prior: Whether to compute prior logits, which acting does not need.
         """
         online = state is None
@@ -281,7 +281,7 @@ class RSSM(nn.Module):
         latent_noise: Float[Tensor, "batch stoch classes"],
         weights: Sequence[Tensor],
     ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
-        """Return the state predicted by the prior after an action. `weights` belong to the core."""
+        """Return the state that the prior predicts after an action. `weights` belong to the core."""
         core, dtype = self.core, weights[0].dtype
         added = [x.to(dtype) for x in core.added(action_input)]
         deter, _ = core(deter, stoch.flatten(-2), added, core.scales(), weights)
@@ -290,7 +290,7 @@ class RSSM(nn.Module):
         )
 
     def prior_logits(self, deter: Float[Tensor, "*batch deter"]) -> Float[Tensor, "*batch stoch classes"]:
-        """Return the logits of the latents, predicted without the observation."""
+        """Return the logits of the latents, as predicted without the observation."""
         return self._split(self.prior(deter))
 
     def imagine(
@@ -306,7 +306,7 @@ class RSSM(nn.Module):
             state: Start states, (B, ...).
             policy: Returns the action for a step index and a state.
             latent_noise: Exp(1) noise of the latents of H transitions.
-            is_onehot: Whether actions are one-hot; their A possible contributions are then precomputed.
+            is_onehot: Whether actions are one-hot. Their A possible contributions are then precomputed.
         """
         dtype = product_dtype(state.deter)
         recurrent, action_weight = self.core.split_weights()

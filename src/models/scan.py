@@ -1,16 +1,16 @@
-"""Affine maps of a scan, with one matrix product for each weight gradient.
+"""Affine maps of a scan, with a single matrix product for each weight gradient.
 
 A scan applies the same weights W at every step t:
 
     y_t = x_t W + b_t
 
-Autograd would compute x_t' dL/dy_t at every step and add up T products. Their sum is one product:
+Autograd would compute x_t' dL/dy_t at every step and add up T products. Their sum is a single product:
 
     dL/dW = sum_t x_t' dL/dy_t = X' D,    X = [x_1; ...; x_T],    D = [dL/dy_1; ...; dL/dy_T]
 
-So the steps use W without its gradient and keep their inputs x_t. The terms b_t of all steps form one
-tensor, the tap. As b_t is added to y_t, the gradient of the tap is D. It is complete once autograd has
-passed all steps. Then `_Tap` returns X' D as the gradient of W. A bias is a tap with equal terms, and its
+The steps therefore use W without its gradient and keep their inputs x_t. The terms b_t of all steps form one
+tensor, the tap. As b_t is added to y_t, the gradient of the tap is D. It is complete once autograd has passed
+through all steps. `_Tap` then returns X' D as the gradient of W. A bias is a tap with equal terms, and its
 gradient is the sum of D.
 """
 
@@ -26,7 +26,7 @@ _TIME = -3
 
 
 class Scan:
-    """The affine maps and norm scales of T steps with B rows each.
+    """The affine maps and norm scales for T steps with B rows each.
 
     Args:
         weights: (I, O), or (G, I, O) for G blocks.
@@ -64,7 +64,7 @@ class Scan:
             term = term.unsqueeze(_TIME)
         shape = (*weight.shape[:-2], self._steps, self._rows, weight.shape[-1])
         tap: Any = _Tap.apply(weight, term, inputs, shape, self._dtype)
-        # The gradient of `unbind` is one stack, whereas indexing would need T additions of full size.
+        # The gradient of `unbind` is a single stack, whereas indexing would need T full-size additions.
         return tap.unbind(_TIME)
 
     def steps(self) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
@@ -80,7 +80,7 @@ class Scan:
 
 
 class _Tap(torch.autograd.Function):
-    """The terms of all steps for one product. Its gradient and inputs give the weight's gradient."""
+    """The terms of all steps for one product. Their gradient and the inputs give the weight's gradient."""
 
     @staticmethod
     def forward(
@@ -101,7 +101,7 @@ class _Tap(torch.autograd.Function):
         # One axis contains the rows of all steps: (T B, I) and (T B, O), or (G, T B, I) and (G, T B, O).
         x, d = (y.flatten(_TIME, -2) for y in (torch.stack(ctx.inputs, _TIME), gradients[0]))
         x = x.to(d.dtype)
-        # The parameter of a dense layer is (O, I), so this form is contiguous where it is accumulated.
+        # A dense layer's parameter is (O, I), so this form is contiguous where the gradient is accumulated.
         weight = (d.mT @ x).mT if x.dim() == 2 else x.mT @ d
         shape, dtype = ctx.form
         return weight.to(ctx.weight_dtype), _sum_to(gradients[0], shape, dtype), None, None, None
