@@ -14,10 +14,10 @@ from ..utils.timestep import EnvSpec, TimeStep
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """Actions for N environments, and the detached model states in which they were chosen."""
+    """Actions for N environments, and the detached model states in which these were chosen."""
 
     action: NDArray[np.float32]
-    """(N, A) one-hot actions, or continuous actions that the environment clips to [-1, 1]."""
+    """Actions (N, A): one-hot, or continuous numbers that the environment clips to [-1, 1]."""
 
     latent: StoredLatent
 
@@ -30,16 +30,16 @@ class UpdateOutput:
     """0-d tensors by name."""
 
     deter: Tensor
-    """(B, T, D) new recurrent states of the trained steps, to be stored in the replay."""
+    """New recurrent states (B, T, D) of the trained steps, to be stored in the replay buffer."""
 
     stoch: Tensor
-    """(B, T, S) uint8 new latent classes of the trained steps, to be stored in the replay."""
+    """New uint8 latent classes (B, T, S) of the trained steps, to be stored in the replay buffer."""
 
     finite: Tensor
-    """0-d bool: whether the loss and all gradients were finite. Otherwise the update changed no parameter."""
+    """Whether the loss and all gradients were finite, 0-d bool. If not, no parameter was changed."""
 
     gradient_norms: Tensor
-    """(P,) L2 norm of each trained tensor's gradient before clipping."""
+    """L2 norm (P,) of each trained tensor's gradient before clipping."""
 
     gradient_names: tuple[str, ...]
 
@@ -48,7 +48,7 @@ class EvalPolicy(Protocol):
     """A policy for evaluation, independent of the training state."""
 
     sample: bool
-    """Whether actions are sampled instead of taking the mode. Deterministic policies ignore it."""
+    """Whether actions are sampled instead of using the mode. Deterministic policies ignore this."""
 
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""
@@ -70,7 +70,7 @@ class Agent(Protocol):
         ...
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return the agent's objects by component name for the memory tracker. `a/b` is added to `a`."""
+        """Return the agent's objects by component name, for the memory tracker. `a/b` is added to `a`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

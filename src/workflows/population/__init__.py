@@ -1,1 +1,1 @@
-"""A population of learners: evolution and TD3 on a shared replay."""
+"""A population of learners: evolution and TD3 with a shared replay buffer."""

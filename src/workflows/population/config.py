@@ -17,20 +17,21 @@ class PopulationConfig:
     """Number of members. A single member trains with TD3 only, without evolution."""
 
     evolution: bool = True
-    """Select, cross and mutate members. If off, members are independent learners with a shared replay."""
+    """Select, cross and mutate members. If off, members learn independently with a shared replay buffer."""
 
     gradient: bool = True
-    """Train members by gradient descent. If off, only evolution changes them."""
+    """Train members with gradient descent. If off, only evolution changes them."""
 
     episodes: int = 1
-    """Noise-free episodes per member and generation. Their mean return is the member's fitness."""
+    """Noise-free episodes per member in each generation. Their mean return is the member's fitness."""
 
     exploration_episodes: int = 1
-    """Additional episodes with action noise per explorer and generation, used only to fill the replay buffer.
-    With evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is off."""
+    """Additional episodes with action noise per explorer in each generation. They only fill the replay
+    buffer. With evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is
+    off."""
 
     elite_fraction: float = 0.2
-    """Fraction of members that evolution leaves unchanged: the fittest, and at least one."""
+    """Fraction of members, the fittest, that evolution leaves unchanged. There is always at least one."""
 
     tournament_size: int = 3
     """Members per tournament. The fittest becomes a parent."""
@@ -54,7 +55,7 @@ class PopulationConfig:
     """Fraction of the changes that are 100 times as large."""
 
     reset_rate: float = 0.05
-    """Fraction of the changes that redraw the weight from a normal distribution of unit variance."""
+    """Fraction of the changes that redraw the weight from a normal distribution with unit variance."""
 
     weight_limit: float = 100.0
     """Maximum magnitude of a child's weights."""
@@ -89,7 +90,7 @@ class PopulationConfig:
 
     @property
     def evolves(self) -> bool:
-        """Whether evolution is on and there are several members to select from."""
+        """Whether evolution is enabled and there are several members to select from."""
         return self.evolution and self.size > 1
 
     @property
@@ -104,29 +105,29 @@ class PopulationConfig:
 
     @property
     def num_explorers(self) -> int:
-        """Number of members, counted from member 0, that also play episodes with action noise."""
+        """Number of members, starting with member 0, that also play episodes with action noise."""
         if not self.gradient:
             return 0
         return 1 if self.evolves else self.size
 
     @property
     def num_rollouts(self) -> int:
-        """Episodes of all members in a generation, equal to the number of environments."""
+        """Total number of episodes in a generation. It equals the number of environments."""
         return self.size * self.episodes + self.num_explorers * self.exploration_episodes
 
 
 @dataclass(kw_only=True, slots=True)
 class TD3Config:
-    """Settings of TD3 for each member, with the defaults of Fujimoto et al. 2018 unless stated otherwise."""
+    """Settings of TD3 for each member. Defaults are from Fujimoto et al. 2018 unless stated otherwise."""
 
     hidden_units: int = 256
-    """Width of the two hidden layers of actor and critics (400 and 300 in the paper)."""
+    """Width of both hidden layers of actors and critics (400 and 300 in the paper)."""
 
     actor_learning_rate: float = 1e-3
-    """Learning rate of Adam for the actors."""
+    """Adam's learning rate for the actors."""
 
     critic_learning_rate: float = 1e-3
-    """Learning rate of Adam for the critics."""
+    """Adam's learning rate for the critics."""
 
     discount: float = 0.99
     """Gamma, per agent step, in [0, 1)."""

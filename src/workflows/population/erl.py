@@ -1,4 +1,4 @@
-"""Evolutionary reinforcement learning: TD3 learners with evolution between their training phases.
+"""Evolutionary reinforcement learning: TD3 learners that evolve between their training phases.
 
 Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning".
 """
@@ -33,7 +33,7 @@ class BestPolicy:
 
 
 class ERLWorkflow:
-    """Members with their origins, and the best policy so far. That policy chooses the actions.
+    """Members with their origins, and the best policy so far. This policy chooses the actions.
 
     Raises:
         UserError: If the environment has images or discrete actions.
@@ -53,7 +53,7 @@ class ERLWorkflow:
         self.best_actor: Stacked = {
             name: tensor[:1].clone() for name, tensor in self.members.networks["actor"].items()
         }
-        """Parameters of the best policy (member 0's before the first evaluation), (1, *shape)."""
+        """Parameters of the best policy (member 0's before the first evaluation), each (1, *shape)."""
 
         self._seed = seed
 
@@ -63,7 +63,7 @@ class ERLWorkflow:
         return self.members.num_parameters
 
     def update_best(self, fitness: Sequence[float], generation: int) -> bool:
-        """Copy the fittest member if it is fitter than the best policy so far. Return whether it is."""
+        """Copy the fittest member if it beats the best policy so far. Return whether it was copied."""
         member = rank(fitness)[0]
         if math.isnan(fitness[member]) or (self.best is not None and fitness[member] <= self.best.fitness):
             return False
@@ -73,10 +73,11 @@ class ERLWorkflow:
         return True
 
     def evolve(self, fitness: Sequence[float], generation: int, before: Mapping[str, Any] | None) -> None:
-        """Replace this generation with the next. Without evolution the members stay the same.
+        """Replace this generation with the next one. Without evolution, the members stay the same.
 
-        `before` contains the members at the time of the evaluation if they have learned since. Elites keep
-        those policies and only children inherit the updates: a misleading gradient would undo evolution.
+        `before` contains the members at the time of the evaluation, if they have learned since. Elites keep
+        those policies, and only children inherit the updates, because a misleading gradient would undo
+        evolution.
         """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
@@ -94,7 +95,7 @@ class ERLWorkflow:
         self.origins = following.origins
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "ERLWorkflow":
-        """Return this object, because its policy is stateless and deterministic."""
+        """Return this object itself, because its policy is stateless and deterministic."""
         return self
 
     @torch.no_grad()
@@ -110,7 +111,7 @@ class ERLWorkflow:
         return networks | {"networks/best_actor": (self.best_actor,)} | moments
 
     def state_dict(self) -> dict[str, Any]:
-        """Return members, lineage and the best policy, without copying tensors."""
+        """Return the members, their lineage and the best policy, without copying tensors."""
         best = self.best
         return {
             "members": self.members.state_dict(),
@@ -120,7 +121,7 @@ class ERLWorkflow:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a state of the same sizes.
+        """Copy a saved state of the same sizes.
 
         Raises:
             ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
@@ -139,7 +140,7 @@ class ERLWorkflow:
 
 
 def require_vectors(env: EnvSpec) -> None:
-    """Raise a `UserError` for images and discrete actions. TD3's networks do not support them."""
+    """Raise `UserError` for images and discrete actions. TD3's networks do not support them."""
     if any(array.is_image for array in env.observation.values()):
         raise UserError(
             f"{env.name} has image observations, but workflow=population supports only vectors. "

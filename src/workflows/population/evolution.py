@@ -1,7 +1,7 @@
 """One generation of evolution (selection, crossover and mutation), and the diversity of a population.
 
-Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3 (deviations: docs/differences.md). Random
-numbers are always drawn on the CPU, tensor by tensor in the order of their names.
+Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3 (deviations: docs/differences.md). Random numbers
+are always drawn on the CPU, tensor by tensor, in the order of their names.
 """
 
 import math
@@ -19,13 +19,13 @@ _SUPER_FACTOR = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Parents of a member, and the operators that created it."""
+    """A member's parents, and the operators that created it."""
 
     parents: tuple[int, ...]
     """Indices in the previous generation. The first parent contributes the most."""
 
     operators: tuple[str, ...]
-    """One of "initial", "elite", "learner", "injection" and "clone", or "crossover", "mutation" or both."""
+    """One of "initial", "elite", "learner", "injection" or "clone". Or "crossover", "mutation" or both."""
 
 
 INITIAL = Origin((), ("initial",))
@@ -39,7 +39,7 @@ class NextGeneration:
     origins: list[Origin]
 
     first_parent: Tensor
-    """int64 (M,) on the CPU: index of the parent from which a member inherits critics and moments."""
+    """Index of the parent from which each member inherits critics and moments, int64 (M,) on the CPU."""
 
 
 @torch.no_grad()
@@ -51,15 +51,15 @@ def evolve(
 ) -> NextGeneration:
     """Return the next generation of members with stacked parameters, each float32 (M, rows, ...).
 
-    The `num_elites` fittest members keep their index and exact values. So does the gradient learner, member
-    0, if there is one. A copy of the learner replaces the worst of the others, and the rest become children.
-    The parent of a child wins a tournament. With probability `crossover_rate`, the child inherits rows of the
-    winner of a second tournament. With probability `mutation_rate` it is mutated. Its weights are clipped to
-    `weight_limit`. A fitness of NaN counts as -inf: such members are neither parents nor injected unless all
-    are NaN. The CPU generator is the only source of randomness.
+    The `num_elites` fittest members keep their index and exact values. So does the gradient learner (member
+    0), if there is one. A copy of the learner replaces the worst of the others, and the rest become children.
+    A child's parent is the winner of a tournament. With probability `crossover_rate`, the child inherits rows
+    from the winner of a second tournament. With probability `mutation_rate`, it is mutated. Its weights are
+    clipped to `weight_limit`. A fitness of NaN counts as -inf. Such members are neither parents nor injected
+    unless all are NaN. The CPU generator is the only source of randomness.
 
     Raises:
-        ValueError: If parameters or fitness do not have `config.size` members.
+        ValueError: If `parameters` or `fitness` does not have `config.size` members.
     """
     if {len(fitness), *map(len, parameters.values())} != {config.size}:
         raise ValueError(f"Parameters and fitness must have {count_text(config.size, 'member')} each.")
@@ -84,7 +84,7 @@ def evolve(
 
 
 def rank(fitness: Sequence[float]) -> list[int]:
-    """Return the member indices, fittest first. NaN counts as -inf, and ties are ordered by index."""
+    """Return the member indices, fittest first. NaN counts as -inf, and ties are broken by index."""
     keys = [math.inf if math.isnan(each) else -each for each in fitness]
     return sorted(range(len(fitness)), key=keys.__getitem__)
 
@@ -101,7 +101,7 @@ def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict
 
 
 def _sample_parents(able: list[int], config: PopulationConfig, generator: torch.Generator) -> Origin:
-    """Draw the parents and the operators of a child."""
+    """Draw a child's parents and operators."""
     rates = torch.tensor([config.crossover_rate, config.mutation_rate])
     crosses, mutates = torch.rand(2, generator=generator) < rates
     first = _tournament(able, config.tournament_size, generator)
@@ -121,10 +121,10 @@ def _tournament(ranking: list[int], size: int, generator: torch.Generator) -> in
 def crossover(
     child: Mapping[str, Tensor], other: Mapping[str, Tensor], fraction: float, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return a copy of the child, each tensor (rows, ...), with some rows from another member.
+    """Return a copy of the child, each tensor (rows, ...), with some rows taken from another member.
 
-    For each tensor, the number of distinct rows is drawn uniformly from 0 to `fraction` of all rows (rounded
-    down). `weight` and `bias` exchange the same rows, so a unit's weights and bias stay together.
+    For each tensor, the number of distinct rows is drawn uniformly from 0 to `fraction` of its rows, rounded
+    down. `weight` and `bias` exchange the same rows, so a unit's weights and bias stay together.
     """
     crossed: dict[str, Tensor] = {}
     rows: dict[str, Tensor] = {}
@@ -171,17 +171,17 @@ def mutate(
 
 @torch.no_grad()
 def diversity(parameters: Mapping[str, Tensor]) -> float:
-    """Return the spread of members relative to the size of their parameters, each (M, ...).
+    """Return the spread of the members relative to the size of their parameters, each (M, ...).
 
         sqrt(mean_i |p_i - mean(p)|^2 / mean_i |p_i|^2)
 
-    Here p_i are all parameters of member i as one vector. The measure is scale-free: 0 for equal members,
-    sqrt(1 - 1/M) for orthogonal members of equal length, and 1, the maximum, for a mean of zero.
+    Here, p_i is the vector of all parameters of member i. The measure is scale-free. It is 0 for equal
+    members, sqrt(1 - 1/M) for orthogonal members of equal length, and 1, its maximum, if the mean is zero.
     """
     spread, size = torch.zeros(2, dtype=torch.float64, device=next(iter(parameters.values())).device)
     for stacked in parameters.values():
         members = stacked.double().flatten(1)
-        # Differences from one member make the result exactly 0 for equal members.
+        # Taking differences from one member makes the result exactly 0 for equal members.
         apart = members - members[:1]
         spread += (apart - apart.mean(0)).square().sum()
         size += members.square().sum()

@@ -14,13 +14,13 @@ from ...utils.timestep import EnvSpec
 from .config import TD3Config
 
 Stacked = dict[str, Tensor]
-"""Parameters of one type of network by name, (M, *shape) float32."""
+"""Parameters of one type of network by name, each (M, *shape) float32."""
 
 _TRAINED = ("actor", "critic")
 
 
 class DeterministicActor(nn.Module):
-    """Map observations to actions: two hidden ReLU layers, then tanh (Fujimoto et al. 2018, appendix C)."""
+    """Maps observations to actions: two hidden ReLU layers, then tanh (Fujimoto et al. 2018, appendix C)."""
 
     def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class DeterministicActor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Map observations and actions to two estimates of the return, by two separate networks."""
+    """Maps observations and actions to two estimates of the return, using two separate networks."""
 
     def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Sizes:
 
     @classmethod
     def of(cls, env: EnvSpec, config: TD3Config) -> "Sizes":
-        """Return the sizes for an environment with vector observations."""
+        """Return the sizes for an environment that has vector observations."""
         widths = (array.shape[0] for array in env.observation.values())
         return cls(sum(widths), env.action.size, config.hidden_units)
 
@@ -77,7 +77,8 @@ class Sizes:
 class Members:
     """`count` (M) actors with critics, target networks and Adam moments. Row m of a tensor is member m's.
 
-    Members are independent, so any subset of rows is a valid group. `updates` counts the critics' updates.
+    Members are independent, so any subset of rows is a valid group. `updates` is the number of critic
+    updates.
     """
 
     def __init__(self, sizes: Sizes, count: int, device: torch.device) -> None:
@@ -92,7 +93,7 @@ class Members:
             trained = self.networks[name]
             self.networks[f"target_{name}"] = tree_map(torch.clone, trained)
             self.moments[name] = {each: tree_map(torch.zeros_like, trained) for each in ("first", "second")}
-        # `functional_call` uses only the structure of these modules.
+        # `functional_call` only uses the structure of these modules.
         with torch.device("meta"):
             self._actor, self._critic = sizes.actor(), sizes.critic()
 
@@ -119,7 +120,7 @@ class Members:
         return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().clone(), self.state_dict())
 
     def load_rows(self, start: int, rows: Mapping[str, Any]) -> None:
-        """Load a result of `rows` into consecutive members, beginning with `start`."""
+        """Load a result of `rows` into consecutive members, starting with `start`."""
         for mine, theirs in self._pairs(rows):
             mine[start : start + len(theirs)].copy_(theirs)
         self.updates = rows["updates"]
@@ -157,7 +158,7 @@ class Members:
         return {"networks": self.networks, "moments": self.moments, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a state of the same sizes.
+        """Copy a saved state of the same sizes.
 
         Raises:
             ValueError: If names, dtypes or shapes differ. The current state is then unchanged.

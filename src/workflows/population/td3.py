@@ -1,4 +1,4 @@
-"""TD3 (Fujimoto et al. 2018) for all members in parallel, with separate batches from a shared replay.
+"""TD3 (Fujimoto et al. 2018) for all members in parallel, with separate batches from a shared buffer.
 
 "Addressing Function Approximation Error in Actor-Critic Methods": two critics, noisy targets, delayed actors.
 """
@@ -23,10 +23,10 @@ _ADAM = partial(adam, amsgrad=False, beta1=0.9, beta2=0.999, weight_decay=0.0, e
 
 @dataclass(frozen=True, slots=True)
 class TrainPhase:
-    """The updates of a group of members in one generation."""
+    """The updates of one group of members in one generation."""
 
     seed: int
-    """Seed of the run. With the generation and the member's number, it determines batches and noise."""
+    """Seed of the run. Batches and noise are determined by it, the generation and the member's number."""
 
     generation: int
 
@@ -52,7 +52,7 @@ class Microbatch:
     next_observation: Tensor
     is_terminal: Tensor
     noise: Tensor
-    """(M, B, A) standard normal."""
+    """Standard normal noise (M, B, A)."""
 
 
 class TD3:
@@ -66,7 +66,7 @@ class TD3:
     ) -> dict[str, Tensor]:
         """Perform the updates of a phase. Return the mean losses by name, each (M,) and detached.
 
-        For groups of at least two members, the results are bit for bit independent of the grouping.
+        With at least two members per group, the results do not depend on the grouping, bit for bit.
         """
         size = phase.accumulation * phase.batch_size
         # These names determine the random streams, so changing them would change results.
@@ -107,7 +107,7 @@ class TD3:
             noise = (batch.noise * config.target_noise).clamp(-clip, clip)
             action = (members.act(networks["target_actor"], batch.next_observation) + noise).clamp(-1, 1)
             future = members.q_values(networks["target_critic"], batch.next_observation, action).amin(-1)
-            # A truncated episode would have continued, so only terminal steps are not bootstrapped.
+            # A truncated episode could have continued, so only terminal steps are not bootstrapped.
             target = batch.reward + config.discount * torch.where(batch.is_terminal, 0.0, future)
         estimates = members.q_values(critic, batch.observation, batch.action)
         return (estimates - target[..., None]).square().mean(1).sum(-1)
@@ -118,7 +118,7 @@ class TD3:
         return -members.q_values(members.networks["critic"], batch.observation, action)[..., 0].mean(1)
 
     def total(self, losses: Tensor) -> Tensor:
-        """Return the sum of independent members' losses, the root of one backward pass."""
+        """Return the sum of the independent members' losses, from which a single backward pass starts."""
         return losses.sum()
 
     def _step(self, members: Members, name: str, batches: Sequence[Microbatch]) -> Tensor:
@@ -144,7 +144,7 @@ class TD3:
 
 
 def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Microbatch]:
-    """Split a batch with rows ordered by member into `count` microbatches."""
+    """Split a batch, whose rows are ordered by member, into `count` microbatches."""
     batch = batch.to(members.device)
 
     def cut(values: Tensor) -> tuple[Tensor, ...]:
@@ -162,5 +162,5 @@ def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count
 
 
 def flat_observation(observation: Mapping[str, Tensor | NDArray]) -> Tensor:
-    """Concatenate all keys in sorted order, (..., O) float32."""
+    """Concatenate all keys in sorted order. The result is (..., O) float32."""
     return torch.cat([torch.as_tensor(observation[key]).float() for key in sorted(observation)], -1)

@@ -13,10 +13,10 @@ from .dreamer import DreamerWorkflow, Tensors
 
 
 class CompiledDreamer(DreamerWorkflow):
-    """`DreamerWorkflow` with compiled hot paths: kernel launches dominate between the large products.
+    """`DreamerWorkflow` with compiled hot paths. Between large products, kernel launches dominate the time.
 
-    Torch's inductor compiles the acting step and the `parts` of an update, each at its first call, once per
-    shape. Other code is eager. Results match `DreamerWorkflow` up to the rounding of reordered sums.
+    Torch's inductor compiles the acting step and the `parts` of an update, each on its first call, once per
+    shape. All other code runs eagerly. Results match `DreamerWorkflow` up to the rounding of reordered sums.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -25,7 +25,7 @@ class CompiledDreamer(DreamerWorkflow):
         self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in self.parts()]
 
     def parts(self) -> list[tuple[Any, str]]:
-        """Return the owner and the name of each method of an update to compile."""
+        """Return the owner and the name of each method to compile in an update."""
         return [
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
@@ -44,10 +44,11 @@ class CompiledDreamer(DreamerWorkflow):
 
 
 class CUDAGraphDreamer(DreamerWorkflow):
-    """Dreamer with CUDA graphs for acting and each type of update, without allocations or waits.
+    """Dreamer with CUDA graphs for acting and for each type of update, without allocations or waits.
 
-    Results match `DreamerWorkflow` with the same kernels bit for bit. All batches must have the same size.
-    The next update overwrites `deter` and `stoch` of an `UpdateOutput`, and the next acting step its results.
+    Results match `DreamerWorkflow` bit for bit if the kernels are the same. All batches must have the same
+    size. The next update overwrites `deter` and `stoch` of an `UpdateOutput`, and the next acting step
+    overwrites the previous results.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -69,11 +70,11 @@ class CUDAGraphDreamer(DreamerWorkflow):
 class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
     """Dreamer with CUDA graphs of compiled kernels, 40 % fewer than eager ones (docs/performance.md, H100).
 
-    Launch overhead dominates small kernels, so everything but convolutions and large products is compiled.
+    Launch overhead dominates small kernels, so everything except convolutions and large products is compiled.
     """
 
     def parts(self) -> list[tuple[Any, str]]:
-        """Return the owner and the name of each method of an update to compile."""
+        """Return the owner and the name of each method to compile in an update."""
         return [
             *super().parts(),
             (self.world_model.encoder, "forward"),
@@ -84,7 +85,7 @@ class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
 
 
 class CUDAGraphUpdate:
-    """An update as a captured graph. It converts batches and results from and to tensors.
+    """An update as a captured graph. Batches are converted to tensors, and results are converted back.
 
     Metrics, `finite` and gradient norms alternate between two copies, because they are read one update later.
     """
@@ -133,7 +134,7 @@ class CUDAGraphUpdate:
 
 
 def tensors_of(batch: SequenceBatch) -> Tensors:
-    """Return the tensors of a batch by the names of the replay fields, without its positions."""
+    """Return a batch's tensors by the names of replay fields, without its positions."""
     tensors = {OBSERVATION_PREFIX + key: value for key, value in batch.observation.items()}
     tensors |= {name: getattr(batch, name) for name in STEP_FIELDS}
     if batch.context is not None:

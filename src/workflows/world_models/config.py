@@ -1,4 +1,4 @@
-"""Settings of Dreamer's two learners: the world model and the controller."""
+"""Settings of Dreamer's two learners, the world model and the controller."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,10 +13,10 @@ class KLConfig:
     """The two Kullback-Leibler losses between posterior and prior."""
 
     dynamics_scale: float = 1.0
-    """Weight of KL(sg(posterior) || prior) to train the prior."""
+    """Weight of KL(sg(posterior) || prior). This loss trains the prior."""
 
     representation_scale: float = 0.1
-    """Weight of KL(posterior || sg(prior)) to make the posterior predictable."""
+    """Weight of KL(posterior || sg(prior)). This loss makes the posterior predictable."""
 
     free_nats: float = 1.0
     """KL per step, in nats, below which neither loss has a gradient."""
@@ -31,7 +31,7 @@ class Objective(Enum):
     reconstruction = "reconstruction"
     """Reconstruct observations with the decoder."""
     barlow = "barlow"
-    """Predict encoder tokens that correlate with the same encoded tokens and not with others."""
+    """Predict encoder tokens that correlate with the same encoded tokens but not with others."""
     infonce = "infonce"
     """Predict encoder tokens that are closest to their own step among all steps of the batch."""
     none = "none"
@@ -46,7 +46,7 @@ class DecoderUse(Enum):
     joint = "joint"
     """The world model and the decoder."""
     detached = "detached"
-    """Only the decoder, on one eighth of the windows, to keep pictures and probes available."""
+    """Only the decoder, on one eighth of the windows, so that pictures and probes stay available."""
     off = "off"
     """The model has no decoder and draws no pictures."""
 
@@ -62,8 +62,8 @@ class BarlowConfig:
     """Weight of the correlations between different tokens within this loss."""
 
     dims: int = 0
-    """Number of random projections of the tokens to predict. 0 predicts every token. If there are more tokens
-    than steps in the batch, their correlations cannot all be small."""
+    """Number of random projections of the tokens to predict. 0 predicts all tokens. If a batch has fewer
+    steps than tokens, the tokens' correlations cannot all be small."""
 
     least_deviation: float = 1e-3
     """Tokens with a smaller standard deviation over the batch are ignored."""
@@ -92,8 +92,8 @@ class WorldModelConfig:
     kl: KLConfig = field(default_factory=KLConfig)
 
     decoder_scale: float = 1.0
-    """Weight of the decoder's losses. Observations with small values (e.g. a pole's angle) require a value
-    above 1. Otherwise encoding them costs more KL than it saves in squared error."""
+    """Weight of the decoder's losses. Observations with small values (e.g. a pole's angle) require a weight
+    above 1. Otherwise, encoding them costs more KL than it saves in squared error."""
 
     # This is a dict because `continue` is a Python keyword.
     losses: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(LOSS_SWITCHES, True))
@@ -122,7 +122,7 @@ class WorldModelConfig:
 
     @property
     def decoder_use(self) -> DecoderUse:
-        """The setting `decoder` with `auto` resolved."""
+        """The `decoder` setting, with `auto` resolved."""
         if self.decoder is not DecoderUse.auto:
             return self.decoder
         return DecoderUse.joint if self.objective is Objective.reconstruction else DecoderUse.detached
@@ -133,10 +133,10 @@ class ControllerConfig:
     """Settings of the actor and the critic."""
 
     horizon: int = 15
-    """Imagined steps per replayed state, at most 1000 because a run's memory plan executes all of them."""
+    """Imagined steps per replayed state: at most 1000, because a run's memory plan executes all of them."""
 
     imagine_last: int = 0
-    """States per window, from its end, for imagination and the critic's replay loss (`imag_last`, 0: all)."""
+    """Last states of each window for imagination and the critic's replay loss (0: all; `imag_last`)."""
 
     discount_horizon: float = 333.0
     """Effective horizon of the discount, in steps: gamma = 1 - 1 / discount_horizon."""
@@ -148,7 +148,7 @@ class ControllerConfig:
     """Weight of the actor's entropy, in nats."""
 
     entropy_decay_from: int = 0
-    """Actor updates after which `entropy_scale` decays as `entropy_decay_from` / updates. 0 disables it."""
+    """Actor updates after which `entropy_scale` decays as `entropy_decay_from` / updates. 0 disables this."""
 
     least_entropy_scale: float = 3e-4
     """Weight at which the decay stops. Smaller weights are not decayed."""
@@ -157,7 +157,7 @@ class ControllerConfig:
     """Weight of the uniform distribution mixed into discrete policies, in [0, 1)."""
 
     slow_critic_decay: float = 0.98
-    """Decay rate of the moving average that forms the slow critic, per update."""
+    """Decay rate, per update, of the moving average that forms the slow critic."""
 
     slow_critic_scale: float = 1.0
     """Weight of the critic's regression to the slow critic."""
@@ -177,7 +177,7 @@ class ControllerConfig:
     def __post_init__(self) -> None:
         require_range("controller", self, "horizon", ge=1, le=1000)
         require_range("controller", self, "imagine_last", ge=0)
-        # A replayed state's return is computed from the next steps, so a single state has no return.
+        # A replayed state's return is computed from the steps after it, so a single state has no return.
         if self.imagine_last == 1:
             raise UserError("controller.imagine_last=1 is too short for a return. Set 2 or more, or 0.")
         require_range("controller", self, "discount_horizon", gt=1)

@@ -1,4 +1,4 @@
-"""Actor and critic: both learn in imagination, and the critic also from replayed states."""
+"""Actor and critic. Both learn in imagination, and the critic also learns from replayed states."""
 
 import copy
 from dataclasses import dataclass
@@ -25,25 +25,25 @@ from .world_model import WorldModel
 
 @dataclass(frozen=True, slots=True)
 class ImaginedTrajectory:
-    """N imagined trajectories of H transitions, without gradients except for the policy.
+    """N imagined trajectories of H transitions. Only the policy has gradients.
 
-    Time is the first axis, because heads process whole steps. Rewards follow the arrival convention.
+    Time is the first axis, because the heads process whole steps. Rewards follow the arrival convention.
     """
 
     feature: Tensor
-    """(H + 1, N, F) features of the start states and the H states after them."""
+    """Features (H + 1, N, F) of the start states and the H states after them."""
 
     action: Tensor
-    """(H, N, A) action taken in state i, leading to state i + 1."""
+    """Action (H, N, A) taken in state i, leading to state i + 1."""
 
     policy: Policy
-    """(H, N, ...) action distributions. Gradients flow only into the actor."""
+    """Action distributions (H, N, ...). Gradients only flow into the actor."""
 
     reward: Tensor
-    """(H + 1, N) predicted reward on arriving at state i, raw units."""
+    """Predicted reward (H + 1, N) on arriving at state i, in raw units."""
 
     discount: Tensor
-    """(H + 1, N) predicted probability that the episode continues after state i, times gamma."""
+    """Predicted probability (H + 1, N) that the episode continues after state i, times gamma."""
 
 
 @torch.no_grad()
@@ -70,7 +70,7 @@ def imagine(
 
 
 class Controller(nn.Module):
-    """Actor, return normaliser, critic (for bootstraps and baselines), and slow critic to regularise it."""
+    """Actor, return normaliser, critic (for bootstraps and baselines), and a slow critic to regularise it."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Controller(nn.Module):
         steps: SequenceBatch,
         entropy_scale: float | Tensor,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return losses and metrics, and update the return normaliser.
+        """Return the losses and metrics, and update the return normaliser.
 
         Args:
             imagined: Trajectories from every replayed state, in (batch, time) order.
@@ -131,7 +131,7 @@ class Controller(nn.Module):
         return losses, metrics
 
     def scales(self) -> dict[str, float]:
-        """Return the weights of losses in the sum by name. All other losses have weight 1."""
+        """Return the weights of losses in the sum, by name. All other losses have weight 1."""
         return {"replay_value": self.config.replay_value_scale}
 
     @torch.no_grad()
@@ -149,12 +149,12 @@ class Controller(nn.Module):
     def _replay_value_loss(
         self, imagined_return: Tensor, replayed: LatentState, steps: SequenceBatch
     ) -> Tensor:
-        """Return the critic's loss on replayed states: returns of real rewards with imagined bootstraps."""
+        """Return the critic's loss on replayed states. Returns use real rewards and imagined bootstraps."""
         boot = imagined_return.unflatten(0, steps.reward.shape)
         discount = self.config.discount * (1.0 - steps.is_terminal.float())
         lambda_ = self.config.return_lambda * (1.0 - steps.is_last.float())
         target = lambda_return(steps.reward, discount, boot, lambda_)
         feature = replayed.feature[:, :-1]
         loss = self._critic_loss(self.critic(feature), feature, target)
-        # The step after an episode's last record belongs to another episode and has no target.
+        # The step after an episode's last record belongs to another episode, so it has no target.
         return (1.0 - steps.is_last[:, :-1].float()) * loss

@@ -1,4 +1,4 @@
-"""DreamerV3: act, and train a world model and a controller on replayed sequences."""
+"""DreamerV3: acting, and training of a world model and a controller on replayed sequences."""
 
 import contextlib
 from collections.abc import Callable
@@ -38,8 +38,8 @@ class DreamerConfig:
 class DreamerWorkflow:
     """DreamerV3 on one device.
 
-    Matrix products and convolutions use `autocast_dtype`. Parameters, norms, losses, recurrent state and
-    optimiser state are always float32. Acting and learning use separate random streams of the run's seed.
+    Matrix products and convolutions use `autocast_dtype`. Parameters, norms, losses, the recurrent state and
+    the optimiser state are always float32. Acting and learning use separate random streams of the run's seed.
 
     Each of `ranks` has `env.num_envs` environments and an equal part, in rank order, of every global batch.
     """
@@ -61,7 +61,7 @@ class DreamerWorkflow:
         self.controller = Controller(env.action, feature_size, model, controller, ranks).to(device)
         for module in (self.world_model, self.controller):
             ranks.broadcast_([*module.parameters(), *module.buffers()])
-        # Separate optimisers allow different rates, and keep the model's warm-up apart from actor and critic.
+        # Separate optimisers allow different rates and separate the model's warm-up from actor and critic.
         self.optimizers: dict[str, LaProp] = {}
         self._names: dict[str, list[str]] = {}
         paths = {"world_model": "world_model", "actor": "controller.actor", "critic": "controller.critic"}
@@ -76,7 +76,7 @@ class DreamerWorkflow:
         }
         self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
         self.fast_step: Callable[[Tensors], Tensors] | None = None
-        """A faster version of `policy_on_tensors` for acting from the cached state."""
+        """A faster version of `policy_on_tensors`, used for acting from the cached state."""
 
     @property
     def num_parameters(self) -> int:
@@ -98,7 +98,7 @@ class DreamerWorkflow:
         action_source: Noise,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
-        """Return actions (N, A) and states. None uses the cached state. The caller disables gradients."""
+        """Return actions (N, A) and states. `None` uses the cached state. The caller disables gradients."""
         rssm = self.world_model.rssm
         seen = step.observation.items()
         inputs = {OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in seen} | {
@@ -107,7 +107,7 @@ class DreamerWorkflow:
             "latent_noise": rssm.noise(latent_source, len(prev_action), 1),
             "action_noise": self.controller.actor.noise(action_source, *prev_action.shape),
         }
-        # Evaluation passes a state. Its shape differs and it has few steps, so compiling does not pay off.
+        # Evaluation passes a state. It has other shapes and only a few steps, so compiling does not pay off.
         if self.fast_step is None or state is not None:
             return self._policy_step(inputs, state)
         before = rssm.online_state(len(prev_action))
@@ -117,12 +117,12 @@ class DreamerWorkflow:
         return outputs["action"], after
 
     def policy_on_tensors(self, inputs: Tensors) -> Tensors:
-        """Return the action and the state in which it was chosen, as a compilable function of tensors."""
+        """Return the action and the state in which it was chosen. This is a compilable tensor function."""
         action, state = self._policy_step(inputs, LatentState(inputs["deter"], inputs["stoch"]))
         return {"action": action, "deter": state.deter, "stoch": state.stoch}
 
     def _policy_step(self, inputs: Tensors, state: LatentState | None) -> tuple[Tensor, LatentState]:
-        """Return the results of `act` from noise and from observations (N, ...) and flags on the host."""
+        """Return the results of `act`, given noise, observations (N, ...) and flags on the host."""
         world_model = self.world_model
         observation = {key: inputs[OBSERVATION_PREFIX + key] for key in self.env.observation}
         with self._autocast():
@@ -139,7 +139,7 @@ class DreamerWorkflow:
         return policy.sample(inputs["action_noise"]), observed.posterior.select((slice(None), 0))
 
     def update(self, batch: SequenceBatch) -> UpdateOutput:
-        """Update world model and controller with one backward pass of the sum of all losses."""
+        """Update the world model and the controller with one backward pass through the sum of all losses."""
         return self._learn(batch, controller=True)
 
     def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
@@ -149,7 +149,7 @@ class DreamerWorkflow:
     def losses(
         self, batch: SequenceBatch, noise: Noise, controller: bool = True
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
-        """Return unreduced losses, metrics and replayed states. Each part has a separate autocast cache."""
+        """Return the unreduced losses, metrics and replayed states. Each part has its own autocast cache."""
         steps = batch.trained()
         with self._autocast():
             tokens, observed = self.world_model.observe(batch, noise)
@@ -188,13 +188,13 @@ class DreamerWorkflow:
             return open_loop_animations(self.world_model, batch, self.noise["report"])
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "DreamerEvalPolicy":
-        """Return a policy for evaluation. `sample=False` uses its mode (latents are still sampled)."""
+        """Return a policy for evaluation. `sample=False` uses the mode (latents are still sampled)."""
         # The name determines the random stream, so changing it would change results.
         generator = torch_generator(seed, "player", self.device)
         return DreamerEvalPolicy(self, num_envs, generator, sample)
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """See `Agent.components`. Optimisers are last because a storage counts for its first owner."""
+        """See `Agent.components`. Optimisers are last, because memory counts for its first owner."""
         modules = {"world_model": self.world_model, "controller": self.controller}
         online = (self.world_model.rssm._state, self._prev_action)
         found: dict[str, tuple[Any, ...]] = {"online_state": online}
@@ -218,7 +218,7 @@ class DreamerWorkflow:
         return self.ranks.are_equal(tensors + shared)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return networks, optimisers, generators and acting state, without copying tensors."""
+        """Return the networks, optimisers, generators and acting state, without copying tensors."""
         online = self.world_model.rssm._state
         return {
             "world_model": self.world_model.state_dict(),
@@ -233,7 +233,7 @@ class DreamerWorkflow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of the same sizes. Copy the acting state only if the number of environments matches.
+        """Copy a saved state of the same sizes. The acting state is only copied if `env.num_envs` matches.
 
         Raises:
             ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
@@ -262,7 +262,7 @@ class DreamerWorkflow:
             self.world_model.rssm.set_online_state(LatentState(**copies) if copies else None)
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
-        """Perform one update. If a loss or gradient is not finite, only the noise generator advances."""
+        """Perform one update. If any loss or gradient is not finite, only the noise generator advances."""
         parts = LEARNERS if controller else ("world_model",)
         normalizer = self.controller.normalizer
         averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}
@@ -297,7 +297,7 @@ class DreamerWorkflow:
 
 
 class DreamerEvalPolicy:
-    """Act with a workflow's parameters but a separate model state and noise, without affecting training."""
+    """Acts with a workflow's parameters but a separate model state and noise, without affecting training."""
 
     def __init__(
         self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool
@@ -319,5 +319,5 @@ class DreamerEvalPolicy:
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
-    """Return deter and class indices (uint8) in the format of the replay."""
+    """Return deter and class indices (uint8) in the replay buffer's format."""
     return state.deter.detach(), state.stoch.detach().argmax(-1).to(torch.uint8)

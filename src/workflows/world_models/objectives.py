@@ -13,7 +13,7 @@ BALANCED = {"decoder": ("decoder/",), "reward": ("reward",), "kl": ("dynamics", 
 
 
 class TokenPrediction(nn.Module):
-    """Predict the encoder's tokens from the state by one linear map. Targets are detached.
+    """Predicts the encoder's tokens from the state with a linear map. Targets are detached.
 
     The encoder learns only through the posterior. Reference: `dreamer.py` of NM512/r2dreamer at 546e4fa
     (arXiv:2603.18202), but with float64 statistics over all ranks and without constant tokens.
@@ -27,14 +27,14 @@ class TokenPrediction(nn.Module):
         dims = min(config.barlow.dims or tokens, tokens)
         self.predictor = nn.Linear(features, dims, bias=False)
         truncated_normal_(self.predictor.weight, features)
-        # The projection is fixed, because targets are detached and could not train it.
+        # The projection is fixed, because the targets are detached and could not train it.
         projection = None if dims == tokens else nn.init.orthogonal_(torch.empty(dims, tokens))
         self.register_buffer("projection", projection)
 
     def loss(
         self, feature: Float[Tensor, "*batch feature"], tokens: Float[Tensor, "*batch tokens"]
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Return the loss (Barlow: a sum over pairs of tokens, InfoNCE: a mean in nats) and metrics."""
+        """Return the loss (for Barlow a sum over pairs of tokens, for InfoNCE a mean in nats) and metrics."""
         # Autocast does not affect float64. Half precision would be too coarse for the statistics.
         predicted = self.predictor(feature).flatten(0, -2).double()
         target = tokens.detach().flatten(0, -2).double()
@@ -52,7 +52,7 @@ def barlow(
 ) -> tuple[Float[Tensor, ""], Tensor]:
     """Return sum_i (C_ii - 1)^2 + redundancy_scale sum_ij C_ij^2 (i != j), and a mask (d,) of alive targets.
 
-    C is the correlation of predictions with targets over the n samples. Targets are alive if they vary: rows
+    C is the correlation of predictions with targets over the n samples. Targets are alive if they vary. Rows
     and columns of constant targets are excluded, because dividing by their deviation would yield noise.
     """
     alive = target.std(0) > config.least_deviation
@@ -75,9 +75,9 @@ def info_nce(predicted: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> F
 
 
 class Harmony(nn.Module):
-    """Learned weights of reward, decoder and KL losses: L / sigma + log(1 + sigma), sigma = exp(s).
+    """Learned weights of the reward, decoder and KL losses: L / sigma + log(1 + sigma), sigma = exp(s).
 
-    For large sigma the optimal sigma is L, so that each group contributes about 1 regardless of its units.
+    For large sigma, the optimal sigma is L, so each group contributes about 1 regardless of its units.
     Reference: Ma et al. 2024, arXiv:2310.00344; `agent.py` of thuml/HarmonyDream.
     """
 
@@ -86,7 +86,7 @@ class Harmony(nn.Module):
         self.log_sigma = nn.ParameterDict({group: nn.Parameter(torch.zeros(())) for group in BALANCED})
 
     def forward(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Replace the mean losses of each group by their balanced sum. Return all terms by name."""
+        """Replace the mean losses of each group with their balanced sum. Return all terms by name."""
         balanced = dict(means)
         for group, beginnings in BALANCED.items():
             of_group = [balanced.pop(name) for name in means if name.startswith(beginnings)]

@@ -1,4 +1,4 @@
-"""Probe a world model: linear probes of its features, and the ranking quality of its rewards."""
+"""Probes of a world model: linear probes of its features, and the ranking quality of its rewards."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,9 @@ def held_out_r2(
 ) -> list[float | None]:
     """Return the fraction of each target's variance that linear probes explain in held-out episodes.
 
-    Each episode is predicted by a probe fitted to all other episodes: ridge regression on features with one
-    common scale. Separate scales would amplify features that rarely change, and their errors on new data.
+    Each episode is predicted by a probe that was fitted to all other episodes: ridge regression on features
+    with a common scale. Separate scales would amplify features that rarely change, and their errors on new
+    data.
 
     Args:
         features: Features of each episode, (N, F), for at least two episodes.
@@ -29,7 +30,7 @@ def held_out_r2(
 
     Returns:
         K coefficients of determination over all episodes: 1 is perfect, 0 is as good as the targets' mean and
-        negative values are worse. None for constant targets.
+        negative values are worse. `None` for constant targets.
     """
     errors = np.zeros(targets[0].shape[1])
     for held in range(len(features)):
@@ -49,7 +50,7 @@ def held_out_r2(
 def auc(higher: NDArray[np.floating], lower: NDArray[np.floating]) -> float | None:
     """Return the area under the ROC curve: the probability that a `higher` score exceeds a `lower` score.
 
-    Ties count half. None if either is empty. This is U / (n m) of Mann and Whitney (1947).
+    Ties count half. The result is `None` if either is empty. This is U / (n m) of Mann and Whitney (1947).
     """
     if not len(higher) or not len(lower):
         return None
@@ -66,17 +67,17 @@ def imagine_along(
     steps: int,
     noise: Noise,
 ) -> LatentState:
-    """Return the states imagined `steps` steps after each posterior of an episode, with recorded actions.
+    """Return the states imagined `steps` steps after each posterior in an episode, with recorded actions.
 
     Args:
         world_model: The model that imagines.
         states: Posteriors of T records, (T, ...).
         actions: One-hot or bounded actions chosen after each record.
-        steps: Imagined steps, 0 to T - 1; 0 returns the posteriors.
-        noise: Noise source of the imagined latents.
+        steps: Number of imagined steps, 0 to T - 1. 0 returns the posteriors.
+        noise: Noise source for the imagined latents.
 
     Returns:
-        (T - steps, ...) states. Entry i predicts record i + steps from the posterior of record i.
+        States (T - steps, ...). Entry i predicts record i + steps from the posterior of record i.
     """
     count = len(actions) - steps
     start, latent_noise = states.select(slice(count)), world_model.rssm.noise(noise, steps, count)

@@ -25,23 +25,23 @@ from ...utils.timestep import EnvSpec
 from .config import DecoderUse, Objective, WorldModelConfig
 from .objectives import Harmony, TokenPrediction
 
-# Number of observed steps before the open-loop prediction, the same as in the reference's report.
+# Number of observed steps before the open-loop prediction, as in the reference code's report.
 SEEN_STEPS = 5
 SHOWN_SEQUENCES = 6
-# A detached decoder does not train the world model, so one window in this many is enough.
+# A detached decoder does not train the world model, so one in this many windows is enough.
 _DETACHED_EVERY = 8
 
 
 class WorldModel(nn.Module):
-    """Encoder, RSSM, decoder, reward head and continue head. The latter's target includes the discount.
+    """Encoder, RSSM, decoder, reward head, and continue head, whose target includes the discount.
 
-    `prediction`, `harmony` and `decoder` are None if the settings disable them.
+    `prediction`, `harmony` and `decoder` are `None` if the settings disable them.
 
     Args:
         env: Observations and actions, such as `reverie.check_env(...).spec`.
-        model: Network sizes; defaults to size12m.
-        config: Objective and weights of the losses; defaults to DreamerV3's.
-        discount: Gamma per agent step; 1 - 1/333 in DreamerV3.
+        model: Network sizes. Defaults to size12m.
+        config: Objective and weights of the losses. Defaults to DreamerV3's.
+        discount: Gamma per agent step. DreamerV3 uses 1 - 1/333.
         ranks: Process group that divides the batch.
     """
 
@@ -73,7 +73,7 @@ class WorldModel(nn.Module):
     def observe(self, batch: SequenceBatch, noise: Noise) -> tuple[Tensor, RSSMOutput]:
         """Return tokens, posteriors and priors of columns 1 to T, starting from the context in column 0.
 
-        Without stored latents, the window starts like an episode, with zero state and previous action.
+        Without stored latents, the window starts like an episode, with a zero state and previous action.
         """
         steps = batch.trained()
         is_first = steps.is_first
@@ -101,10 +101,10 @@ class WorldModel(nn.Module):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the unscaled losses of `batch.trained()`, (B, T), and detached 0-d metrics.
 
-        Switched-off losses are absent. `dynamics` and `representation` are KL in nats, at least
-        `kl.free_nats`. `decoder/<key>` are summed squared errors; a detached decoder uses only some windows.
+        Disabled losses are absent. `dynamics` and `representation` are KL divergences in nats, at least
+        `kl.free_nats`. `decoder/<key>` are summed squared errors. A detached decoder only uses some windows.
         `reward` and `continue` are cross-entropies in nats. `barlow` or `infonce`, 0-d, is the loss of
-        `TokenPrediction`. Metrics are means in nats, summed over latents; the KL metric is not clipped.
+        `TokenPrediction`. Metrics are means in nats, summed over latents. The KL metric is not clipped.
         """
         switches, feature = self.config.losses, observed.posterior.feature
         logits, unimix = (observed.posterior_logits, observed.prior_logits), self.rssm.config.latent_unimix
@@ -118,7 +118,8 @@ class WorldModel(nn.Module):
         losses: dict[str, Tensor] = {}
         if switches["kl"]:
             free = self.config.kl.free_nats
-            # The sum over latents is clipped per step and averaged later. `clamp` stops gradients below it.
+            # The sum over latents is clipped per step and averaged later. `clamp` stops gradients below the
+            # limit.
             losses["dynamics"] = kl.clamp(min=free)
             losses["representation"] = categorical_kl(posterior, prior.detach()).clamp(min=free)
         if self.prediction is not None:
@@ -143,7 +144,7 @@ class WorldModel(nn.Module):
         return losses, metrics
 
     def weighted(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return mean losses by name, scaled and balanced by `harmony`. The controller's are unchanged."""
+        """Return the mean losses by name, scaled and balanced by `harmony`, except for the controller's."""
         kl = self.config.kl
         scales = {
             "dynamics": kl.dynamics_scale,
@@ -161,10 +162,10 @@ class WorldModel(nn.Module):
 
 
 def detached_windows(count: int, ranks: Ranks) -> tuple[slice, float]:
-    """Return a rank's windows (of `count`) for training a detached decoder, and the weight of their mean.
+    """Return a rank's windows (out of `count`) that train a detached decoder, and the weight of their mean.
 
     The decoder learns from every eighth window of all ranks. Averaged over ranks, the weighted means equal
-    the mean over all these windows. A rank without such a window uses one with weight 0.
+    the mean over all these windows. A rank without any such window uses one with weight 0.
     """
     first = (-ranks.index * count) % _DETACHED_EVERY
     own, every = (len(range(*each, _DETACHED_EVERY)) for each in ((first, count), (0, count * ranks.size)))
@@ -172,13 +173,13 @@ def detached_windows(count: int, ranks: Ranks) -> tuple[slice, float]:
 
 
 def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
-    """Return animations of truth, prediction and error (stacked vertically) for sequences side by side.
+    """Return animations of truth, prediction and error (from top to bottom), with sequences side by side.
 
     The first `SEEN_STEPS` frames of the prediction, with a green bar at the top, are reconstructions. The
-    rest, with a red bar, is imagined only from recorded actions and invalid after the start of an episode.
+    rest, with a red bar, is imagined only from recorded actions. It is invalid after a new episode starts.
 
     Returns:
-        (T, 3 H, n W, 3) uint8 on the host by image key; empty without images or if T <= `SEEN_STEPS`.
+        (T, 3 H, n W, 3) uint8 on the host by image key. Empty without images or if T <= `SEEN_STEPS`.
     """
     decoder, time = world_model.decoder, batch.reward.shape[1] - 1
     keys = list(decoder.image_channels) if decoder is not None else []
