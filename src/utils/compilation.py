@@ -17,16 +17,16 @@ from .errors import UserError, first_line
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this machine"
 _OPTIONS = {
-    # Shapes and modules cannot change here. Without checks at every call, an acting step is a tenth faster.
+    # Shapes and modules cannot change here. Acting is a tenth faster without checks at every call.
     "size_asserts": False,
     "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-    # There are only a few kernels, so worker processes would cost more time than they save, and they persist.
+    # With only a few kernels, worker processes would take more time than they save, and they persist.
     "compile_threads": 1,
 }
 
 
 def load_compiler() -> None:
-    """Import torch's compiler and let it create its cache folder. This costs 75 MB and 2 s.
+    """Import torch's compiler and let it create its cache folder (2 s, 75 MB of memory).
 
     Raises:
         UserError: If the compiler cannot create the folder.
@@ -41,13 +41,13 @@ def load_compiler() -> None:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pure function compiled by torch at its first call, once per shape.
+    """Return a version of a pure function that torch compiles on its first call, once per shape.
 
-    If compilation fails, or after too many shapes, the function runs eagerly from then on. A warning reports
-    this, unless Ctrl-C stopped the compiler.
+    If compilation fails, or there are too many shapes, the function runs eagerly from then on. A warning
+    reports this, unless Ctrl-C stopped the compiler.
     """
     load_compiler()
-    # The compiler's advice concerns its own choices.
+    # The compiler's advice is about its own choices. Users cannot change them.
     warnings.filterwarnings("ignore", module=r"torch\._inductor")
     # The compiler reads `.grad` of every input.
     warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")
@@ -72,7 +72,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def why_not_compiled(device: str = "cpu") -> str | None:
-    """Return why functions cannot be compiled for a device, or `None` if they can. The test may last 10 s."""
+    """Return why functions cannot be compiled for a device, or `None` if they can. This may take 10 s."""
     try:
         _compile(lambda x: x + 1)(torch.zeros(2, device=device))
     # A machine may lack a compiler, headers or a writable folder, so the error can be of any type.
@@ -82,14 +82,14 @@ def why_not_compiled(device: str = "cpu") -> str | None:
 
 
 class Compilations:
-    """Count the compilations of this process, and report their start and end to `tell`.
+    """Counts the compilations in this process, and reports their start and end to `tell`.
 
-    `tell` receives a text at each start and `None` at each end. Compilations after `settle` cost seconds and
+    `tell` receives a text at each start and `None` at each end. Compilations after `settle` take seconds and
     memory, possibly again and again. They are counted separately, and each logs a warning.
     """
 
     def __init__(self, tell: Callable[[str | None], None]) -> None:
-        # Only these private callbacks report compilations. The import loads the compiler.
+        # Only these private callbacks report compilations. This import loads the compiler.
         from torch._dynamo.callback import callback_handler
 
         self.count, self.late_count, self.seconds = 0, 0, 0.0
@@ -103,7 +103,7 @@ class Compilations:
         self._is_settled = True
 
     def tags(self) -> dict[str, float]:
-        """Return the totals by tag."""
+        """Return the total counts by tag."""
         return {
             "debug/compile/compilations": float(self.count),
             "debug/compile/recompilations": float(self.late_count),
@@ -125,23 +125,23 @@ class Compilations:
         self._tell(None)
         if self._is_settled:
             self.late_count += 1
-            _LOG.warning("recompiled, which costs time and memory (did shapes change?)")
+            _LOG.warning("recompiled (did shapes change?); recompiling costs time and memory")
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiled function that reports every failure to compile at its first call."""
+    """Return a compiled function that reports any compilation failure on its first call."""
     import torch._dynamo.config as dynamo
     import torch._functorch.config as functorch
 
-    # The default is to fall back to eager execution silently.
+    # By default, the compiler silently falls back to eager execution.
     dynamo.fail_on_recompile_limit_hit = True
-    # The default is to compile a backward pass when it first runs.
+    # By default, a backward pass is only compiled when it first runs.
     functorch.force_non_lazy_backward_lowering = True
     return torch.compile(function, dynamic=False, options=_OPTIONS)
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether an error comes from a compiler stopped by SIGINT, because Ctrl-C reaches it too."""
+    """Return whether an error comes from a compiler that SIGINT stopped. Ctrl-C reaches the compiler too."""
     while error is not None:
         if isinstance(error, subprocess.CalledProcessError) and error.returncode == -signal.SIGINT:
             return True
@@ -150,11 +150,11 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 class CUDAGraphCall:
-    """Call `function` eagerly a few times, then capture its kernels and launch them as one CUDA graph.
+    """Calls `function` eagerly a few times, then captures its kernels and launches them as one CUDA graph.
 
-    The eager calls choose cuDNN's kernels and fill library caches, which must not happen during capture.
+    The eager calls select cuDNN's kernels and fill library caches, which must not happen during capture.
     Capture does not execute kernels, so every call takes effect exactly once. A graph launch never allocates
-    or synchronizes. `generators` are all generators that `function` draws from; their streams continue.
+    or synchronizes. `generators` are all generators that `function` draws from. Their streams continue.
 
     `function` maps named tensors to named tensors, always with the same shapes and dtypes. It must not copy
     a value to the host or keep a new tensor. The next call overwrites its results.
@@ -200,7 +200,7 @@ class CUDAGraphCall:
         return outputs
 
     def _capture(self, inputs: Mapping[str, Tensor]) -> None:
-        """Capture the kernels of one call. If capture fails, log a warning and stay with eager calls."""
+        """Capture the kernels of one call. If this fails, log a warning and keep calling eagerly."""
         places = {name: value.to(self._device, copy=True) for name, value in inputs.items()}
         graph, began = torch.cuda.CUDAGraph(), time.monotonic()
         for generator in self._generators:

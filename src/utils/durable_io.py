@@ -1,7 +1,7 @@
 """Durable files with checksums and bounded reads.
 
-A file is on disk once its writer returns. Run folders may be untrusted: only regular files are opened, and
-JSON and safetensors execute no code.
+A file is on disk once its writer returns. Run folders may be untrusted, so only regular files are opened, and
+only in formats that cannot execute code (JSON and safetensors).
 """
 
 import errno
@@ -30,14 +30,14 @@ from .errors import UserError, printable
 UNFINISHED = ".unfinished"
 """Suffix of files and folders that are being written."""
 
-# A temporary folder's name starts with this many characters of its file's name. Names have at most 255 bytes.
+# Number of characters of a file's name in its temporary folder's name. Names have at most 255 bytes.
 _SHOWN_LETTERS = 40
 
 PIECE_BYTES = 8_000_000
 """Maximum bytes per copy from a GPU to disk."""
 
 JSON_BYTES = 256 * 2**20
-"""Maximum size of a JSON file, enough for the manifest of a replay of 800,000 files."""
+"""Maximum size of a JSON file. This is enough for the manifest of a replay of 800,000 files."""
 
 _DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
 SAFETENSORS_DTYPES = {
@@ -47,11 +47,11 @@ SAFETENSORS_DTYPES = {
 """Supported dtypes of `write_tensors`, with their names in the safetensors format."""
 
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""Errors that parsing and using a foreign JSON text may raise."""
+"""Errors that parsing and using an untrusted JSON text may raise."""
 
 _WRONG_CONTENT = (*MALFORMED, SafetensorError, ZstdError, EOFError)
 _WRONG_CONTENT += (ArithmeticError, AssertionError, LookupError, RuntimeError)
-# The states of random generators have 128 bits.
+# The states of random generators have 128 bits, i.e. at most 39 digits.
 _MOST_DIGITS = 40
 _PROBLEM = "is not a file that Reverie wrote"
 _REPAIR = "Restore it from a copy, or start a new run."
@@ -64,7 +64,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Size and checksum (hexadecimal digits) of a file at the time of writing."""
+    """Size and checksum (hexadecimal digits) of a file when it was written."""
 
     nbytes: int
     sha256: str
@@ -90,8 +90,9 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for a new file or folder, then atomically move it to `path`.
 
-    Any error leaves `path` unchanged. The yielded path has the same name, in a new temporary folder beside
-    `path`. Only this folder is deleted, because files with similar names may belong to the user.
+    If an error is raised, `path` stays unchanged. The yielded path has the same name and is in a new
+    temporary folder in the same place. Only this folder is deleted, because files with similar names may
+    belong to the user.
     """
     shown = f".{path.name[:_SHOWN_LETTERS]}."
     outer = Path(tempfile.mkdtemp(prefix=shown, suffix=UNFINISHED, dir=path.parent))
@@ -108,7 +109,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
-    """Atomically replace a file and flush it to disk. Any error leaves the old file unchanged."""
+    """Replace a file atomically and flush it to disk. If an error is raised, the old file stays unchanged."""
     with replacing(path) as unfinished:
         write_file(unfinished, pieces)
     fsync_dir(path.parent)
@@ -120,10 +121,10 @@ def write_json(path: Path, value: Any) -> FileRecord:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
-    """Write detached tensors of any device as safetensors with `write_file`.
+    """Write detached tensors from any device as safetensors with `write_file`.
 
     This function replaces the writer of the safetensors library, which copies all GPU tensors to the host
-    simultaneously and reports a full disk as a format error. Contiguous host tensors are not copied; GPU
+    simultaneously and reports a full disk as a format error. Contiguous host tensors are not copied. GPU
     tensors need `PIECE_BYTES` of host memory.
     """
     # Sorting by element size aligns every tensor.
@@ -157,12 +158,12 @@ def fsync_dir(folder: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Add the path to errors of a full or failing disk. The system adds it only to errors of `open`."""
+    """Add the path to errors from a full or failing disk. The system only adds it to errors from `open`."""
     try:
         yield
     except OSError as error:
         if error.filename is None:
-            # Errors of the video library are read-only.
+            # Errors from the video library are read-only.
             with suppress(AttributeError):
                 error.filename = str(path)
         raise
@@ -174,7 +175,7 @@ def reading(
 ) -> Iterator[None]:
     """Convert errors raised while using a file's content, including `more`, into a `UserError` with its path.
 
-    Only code that uses the content belongs inside, because other bugs would be blamed on the file.
+    Only put code that uses the content inside, because other bugs would be blamed on the file.
     """
     try:
         yield
@@ -187,7 +188,7 @@ def reading(
 
 
 def corrupt_file_error(path: Path, reason: str) -> UserError:
-    """Return the error for a file with content that Reverie never writes."""
+    """Return the error for a file whose content Reverie never writes."""
     return UserError(f"{path} {_PROBLEM} ({reason}). {_REPAIR}")
 
 
@@ -198,7 +199,7 @@ def _reason(error: Exception) -> str:
 
 
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file of at most `most_bytes`, without waiting for a pipe or following a link.
+    """Open a regular file of at most `most_bytes` without waiting for a pipe or following a link.
 
     Its parent folders may be links.
 
@@ -226,14 +227,14 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
 
 
 def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:
-    """Return the bytes of a regular file. Errors match `open_regular`."""
+    """Return the bytes of a regular file. See `open_regular` for errors."""
     with open_regular(path, most_bytes) as file:
-        # Python allocates the full requested size, and it counts toward address-space limits.
+        # Python allocates the full requested size, and it counts towards address-space limits.
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file, or raise a `UserError` if the file is invalid."""
+    """Return the value in a JSON file. Raise `UserError` if the file is invalid."""
     with reading(path):
         return parse_json(read_regular(path))
 
@@ -242,8 +243,8 @@ def parse_json(data: bytes | str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: If the text is not JSON, or has an integer of more than 40 digits.
-        RecursionError: If values are nested too deep.
+        ValueError: If the text is not JSON, or contains an integer with more than 40 digits.
+        RecursionError: If values are nested too deeply.
     """
     return json.loads(data, parse_int=_whole_number)
 
@@ -255,8 +256,8 @@ def _whole_number(digits: str) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file as a private memory map, or raise a `UserError`."""
-    # The library itself would wait for a pipe and accepts only UTF-8 names, so the file is opened here.
+    """Return a safetensors file's tensors as a private memory map. Raise `UserError` if it is invalid."""
+    # The library would wait for a pipe and only accepts UTF-8 names, so the file is opened here.
     with reading(path), open_regular(path) as file:
         return load_file(f"/dev/fd/{file.fileno()}")
 

@@ -1,4 +1,4 @@
-"""User errors: printed as one line without a traceback, with exit code 2."""
+"""User errors. They are printed as one line without a traceback, and the exit code is 2."""
 
 import argparse
 import difflib
@@ -20,13 +20,13 @@ INSTALL = "Install Reverie and its packages: pip install -c constraints.txt -e p
 _MOST_CHARACTERS = 200
 _NO_MEMORY = ("annot allocate memory", "failed to map segment", "bad_alloc")
 # VmSize is 742 MiB after the imports and the plan of a small run. An import that runs out of address space
-# fails with an error of any kind, such as a SyntaxError, so a lower limit is refused before the first import.
+# may raise any error, e.g. a SyntaxError, so a lower limit is refused before the first import.
 _LEAST_ADDRESS_BYTES = 800 * 2**20
 _SYNONYMS = {"gpu": "cuda"}
 
 
 class UserError(ValueError):
-    """An error that the user can fix. Its message states the input, the limit and the fix."""
+    """An error that the user can fix. The message gives the input, the limit and the fix."""
 
 
 class ErrorOfRank(UserError):
@@ -47,14 +47,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class if the message is empty."""
+    """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def with_place(error: BaseException) -> str:
-    """Return an error of user code with its place: 'FileNotFoundError: no level.bin (world.py, line 12)'."""
+    """Return an error of user code with its location: 'FileNotFoundError: no level (world.py, line 12)'."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    # The message of a SyntaxError already contains its place.
+    # The message of a SyntaxError already contains its location.
     is_placed = frames and not isinstance(error, SyntaxError)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
     return f"{type(error).__name__}: {error}{place}"
@@ -70,7 +70,7 @@ class _Output:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        """Write `text`. Characters outside the output's encoding are escaped, like on stderr."""
+        """Write `text`. Like on stderr, characters that the output cannot encode are escaped."""
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         return self._try(self._file.write, text.encode(encoding, "backslashreplace").decode(encoding))
 
@@ -106,9 +106,10 @@ def require_range(
     le: float | None = None,
     lt: float | None = None,
 ) -> None:
-    """Raise a `UserError` for fields of `settings` outside a range or not finite. `None` is always allowed.
+    """Raise `UserError` for fields of `settings` that are out of range or not finite. `None` is allowed.
 
-    `settings` is a dataclass. `section` is the prefix of its names on the command line, or "" without one.
+    `settings` is a dataclass. `section` is the prefix of its names on the command line, or "" without a
+    prefix.
     """
     for name in names:
         value = getattr(settings, name)
@@ -127,7 +128,7 @@ def require_range(
 
 
 def take_choices(section: str, settings: Any) -> None:
-    """Convert text to the enum member with that name, in each `Enum` field of a dataclass.
+    """Convert text to the enum member of that name in each `Enum` field of a dataclass.
 
     Raises:
         UserError: If the enum has no such member.
@@ -144,7 +145,7 @@ def take_choices(section: str, settings: Any) -> None:
 
 
 def require_seed(seed: object) -> None:
-    """Require an integer of Python or NumPy in [0, 2**32)."""
+    """Require a Python or NumPy integer in [0, 2**32)."""
     if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**32:
         raise UserError(f"seed must be in [0, 2**32), got {seed!r}.")
 
@@ -159,11 +160,11 @@ def _range_text(ge: float | None, gt: float | None, le: float | None, lt: float 
 
 
 def require_address_space() -> None:
-    """Raise a `UserError` if the address-space limit (`ulimit -v`) is too low for the imports."""
+    """Raise `UserError` if the address-space limit (`ulimit -v`) is too low for the imports."""
     limit = address_space_limit_bytes()
     if limit is not None and limit < _LEAST_ADDRESS_BYTES:
         found = f"ulimit -v must be at least {_LEAST_ADDRESS_BYTES // 1024:,} KiB (got {limit // 1024:,})"
-        raise UserError(f"{found}, because libraries need that much. Raise it (SGE sets it by h_vmem).")
+        raise UserError(f"{found}, because libraries need that much. Raise it (SGE sets it with h_vmem).")
 
 
 def address_space_error(error: BaseException) -> UserError | None:
@@ -174,7 +175,7 @@ def address_space_error(error: BaseException) -> UserError | None:
     if limit is None or not is_memory:
         return None
     found = f"the address space of {limit // 1024:,} KiB (ulimit -v) is exhausted"
-    return UserError(f"{found}. Raise it (SGE sets it by h_vmem), or make the run smaller.")
+    return UserError(f"{found}. Raise it (SGE sets it with h_vmem), or make the run smaller.")
 
 
 def address_space_limit_bytes() -> int | None:
@@ -196,9 +197,9 @@ def _long_name_error(error: BaseException) -> UserError | None:
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Print a `UserError` raised inside (including failed output) as a line on stderr, and exit with 2."""
+    """Print a `UserError` raised inside (including failed output) as one line on stderr, and exit with 2."""
     with open(os.devnull, "w") as nowhere:
-        # `sys.stdout` is None if its descriptor was closed before the start.
+        # `sys.stdout` is `None` if its descriptor was closed before the process started.
         output = _Output(sys.stdout or nowhere)
         try:
             with redirect_stdout(cast(TextIO, output)):
@@ -207,15 +208,15 @@ def exit_on_user_error() -> Iterator[None]:
                 except BaseException as error:
                     if refused := address_space_error(error) or _long_name_error(error):
                         raise refused from error
-                    # After a successful exit, for example of --help, an error of the output counts. After
-                    # any other error, only that first error is reported.
+                    # After a successful exit, e.g. of --help, an output error is reported. After any other
+                    # error, only that first error is reported.
                     is_success = isinstance(error, SystemExit) and not error.code
                     with nullcontext() if is_success else suppress(UserError):
                         output.flush()
                     raise
                 output.flush()
         except UserError as error:
-            # Until torchrun's processes have joined, they all raise the same error.
+            # Before torchrun's processes have connected, they all raise the same error.
             if os.environ.get("RANK", "0") == "0" or isinstance(error, ErrorOfRank):
                 sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
             raise SystemExit(USER_ERROR_EXIT_CODE) from None
@@ -231,7 +232,7 @@ def require_current_folder() -> None:
 
 
 def require_posix() -> None:
-    """Raise a `UserError` on Windows."""
+    """Raise `UserError` on Windows."""
     if sys.platform in ("win32", "cygwin"):
         raise UserError(
             f"Reverie requires Linux or macOS (with fewer features), and this is Windows ({sys.platform}). "

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: embedded figures, escaped text, no scripts and no network access."""
+"""Self-contained HTML pages with embedded figures and escaped text, without scripts or network access."""
 
 import base64
 import io
@@ -29,7 +29,7 @@ def document(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def cards(facts: Mapping[str, str]) -> str:
-    """Return a row of cards, each with a value above its name."""
+    """Return a row of cards, each showing a value above its name."""
     each = (f"<div><strong>{escape(value)}</strong>{escape(name)}</div>" for name, value in facts.items())
     return f"<div class='facts'>{''.join(each)}</div>"
 
@@ -64,7 +64,7 @@ def png(figure: "Figure") -> bytes:
 def svg(figure: "Figure", name: str) -> str:
     """Return the figure as embedded SVG in the page's fonts.
 
-    Equal figures produce equal text. Black becomes the page's text color, and the background is transparent.
+    Equal figures produce equal text. Black becomes the page's text colour, and the background is transparent.
     """
     from matplotlib import rc_context
 

@@ -1,4 +1,4 @@
-"""Metric means and phase timings between two log lines."""
+"""Means of metrics and timings of phases between two log lines."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class AttachedMetricError(ValueError):
-    """A metric still requires grad, so storing it would keep the graph of a whole update alive."""
+    """A metric still requires grad, so storing it would keep the graph of a whole update in memory."""
 
 
 def require_detached_scalar(name: str, value: Tensor) -> None:
@@ -26,7 +26,7 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 
 
 class MetricMeans:
-    """The mean of each metric since the last flush, over the calls that included it.
+    """The mean of each metric since the last flush, over all calls that included it.
 
     Values are summed in float64 on their device, in one vector per set of names, and the inputs are not
     stored. Only `flush` copies the sums to the host, so `add` never synchronizes. One NaN makes the mean NaN.
@@ -43,7 +43,7 @@ class MetricMeans:
         self._totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
-        """Add one value of each metric. Errors match `require_detached_scalar`.
+        """Add one value of each metric. See `require_detached_scalar` for errors.
 
         Values may have any dtype and must be on one device. The caller may overwrite them afterwards.
         """
@@ -52,7 +52,7 @@ class MetricMeans:
         self._add(tuple(metrics), torch.stack([*metrics.values()]).double(), 1)
 
     def flush(self) -> dict[str, float]:
-        """Return the means and reset them, with one copy to the host for each set of names."""
+        """Return the means and reset them. This makes one copy to the host for each set of names."""
         totals, counts = Counter[str](), Counter[str]()
         for names, (sums, count) in self._totals.items():
             totals.update(dict(zip(names, sums.tolist(), strict=True)))
@@ -78,10 +78,10 @@ class MetricMeans:
 
 
 class PhaseTimer:
-    """The fraction of wall time spent in each phase since the last flush, 0 for a phase that did not run.
+    """The fraction of wall time spent in each phase since the last flush, or 0 if the phase did not run.
 
     Times are measured on the host. A phase that only queues CUDA kernels looks cheap, and their time counts
-    toward the next phase that waits for the device. Unless phases are nested, fractions sum to at most 1.
+    towards the next phase that waits for the device. Unless phases are nested, fractions sum to at most 1.
     """
 
     def __init__(self, *phases: str, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -91,7 +91,7 @@ class PhaseTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Add the time inside the `with` block to a phase, even if the block raises."""
+        """Add the time spent inside the `with` block to a phase, even if the block raises an exception."""
         before = self._seconds[phase]
         started = self._clock()
         try:
@@ -100,7 +100,7 @@ class PhaseTimer:
             self._seconds[phase] = before + self._clock() - started
 
     def flush(self) -> dict[str, float]:
-        """Return `time/<phase>_fraction`, fractions of the wall time since the last flush, and reset them."""
+        """Return the fractions of wall time since the last flush, `time/<phase>_fraction`, and reset them."""
         now = self._clock()
         elapsed = max(now - self._started, 1e-9)
         fractions = {f"time/{phase}_fraction": seconds / elapsed for phase, seconds in self._seconds.items()}

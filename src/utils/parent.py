@@ -1,4 +1,4 @@
-"""Kill a process when its parent dies, even if either of them is stuck."""
+"""Kills a process when its parent dies, even if either of them is stuck."""
 
 import ctypes
 import multiprocessing
@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 PARENT_VARIABLE = "REVERIE_PARENT"
-"""Environment variable with the process id of the parent with which a program ends."""
+"""Environment variable with the id of the parent process. The program ends when the parent does."""
 
 _RANK_VARIABLE = "TORCHELASTIC_RUN_ID"
 _POLL_SECONDS = 0.5
@@ -22,20 +22,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Kill this process as soon as its parent is dead. Call this before any slow import.
+    """Kill this process as soon as its parent dies. Call this before any slow import.
 
     This applies to the ranks of `torchrun`, to processes of `multiprocessing`, and to programs started with
     `PARENT_VARIABLE`. Other processes are unaffected.
     """
-    # While a spawned process imports the main module, `parent_process` returns None.
+    # While a spawned process imports the main module, `parent_process` returns `None`.
     if multiprocessing.parent_process() is not None or "--multiprocessing-fork" in sys.orig_argv:
         wait = partial(_until_adopted, os.getppid())
     elif PARENT_VARIABLE in os.environ:
         wait = partial(_until_adopted, int(os.environ.pop(PARENT_VARIABLE)))
     elif _RANK_VARIABLE in os.environ:
         if sys.platform.startswith("linux"):
-            # This also reaches a rank that is stopped or keeps the GIL. The kernel sends it when the thread
-            # that started the rank ends, and that thread of torchrun only waits for its ranks.
+            # This also reaches a rank that is stopped or keeps the GIL. The kernel sends the signal when the
+            # thread that started the rank ends. In torchrun, that thread only waits for its ranks.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         wait = _until_torchrun_dies
     else:
@@ -44,14 +44,15 @@ def end_with_parent() -> None:
 
 
 def end_even_if_stuck() -> None:
-    """Let Linux kill this process with its parent even while this process is stopped or keeps the GIL.
+    """Let Linux kill this process with its parent, even while this process is stopped or keeps the GIL.
 
     Call this in a `multiprocessing` process after it has received its arguments.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
     if sys.platform.startswith("linux"):
-        # Windows lacks this module, and imports the current module before `require_posix` reports that.
+        # Windows lacks this module, and the current module is imported before `require_posix` can report
+        # that.
         import fcntl
 
         # A pipe signals its owner when its other end closes. PR_SET_PDEATHSIG would fire as soon as the
@@ -76,7 +77,7 @@ def _until_adopted(parent: int) -> None:
 
 
 def _until_torchrun_dies() -> None:
-    """Wait for the end of torchrun, or of an intermediate process between torchrun and this one."""
+    """Wait until torchrun ends, or an intermediate process between torchrun and this one does."""
     import psutil
 
     launchers: list[psutil.Process] = []
@@ -97,7 +98,7 @@ def _until_torchrun_dies() -> None:
 
 
 def _is_store_gone() -> bool:
-    """Return whether torchrun has ended, judged by its store for the ranks of a single machine."""
+    """Return whether torchrun has ended, judging by its store for the ranks of a single machine."""
     variables = os.environ
     is_kept_here = variables.get("WORLD_SIZE") == variables.get("LOCAL_WORLD_SIZE")
     if not is_kept_here or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

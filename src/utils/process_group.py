@@ -1,6 +1,6 @@
 """Process group for data-parallel training, with heartbeats. `torchrun` starts the processes.
 
-Collectives use gloo on a CPU and if ranks share a GPU, and NCCL between GPUs.
+Collectives use gloo on a CPU or if ranks share a GPU, and NCCL between GPUs.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from torch.distributed import Store, Work
 from .errors import ErrorOfRank, UserError, first_line
 from .ranks import ALONE, RankLost, Ranks
 
-# As long as all ranks are alive, one may evaluate for hours while the others wait in a collective.
+# While all ranks are alive, one may evaluate for hours while the others wait in a collective.
 _COLLECTIVE_TIMEOUT_SECONDS = 86_400.0
 _RENDEZVOUS_TIMEOUT_SECONDS = 300.0
 # torchrun creates its store before it starts any rank.
@@ -32,7 +32,7 @@ _HEARTBEAT_SECONDS = 1.0
 _ERROR_REPORT_SECONDS = 2.0
 _ERROR_KEY = "error of the first rank"
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 0.25
-# Pauses grow by this factor, so polling lengthens a collective by at most a quarter.
+# Pauses grow by this factor, so polling prolongs a collective by at most a quarter.
 _PAUSE_GROWTH = 1.25
 
 
@@ -44,8 +44,9 @@ class ProcessGroup(Ranks):
         size: Number of ranks.
         on_machine: Number of ranks on this machine.
         on_card: Number of ranks that share this rank's GPU.
-        timeout: Seconds without an answer or a heartbeat after which another rank counts as lost.
-        store: Store for the heartbeats of all ranks. `None`: answers are always due within the timeout.
+        timeout: Seconds without a response or a heartbeat after which another rank counts as lost.
+        store: Store for the heartbeats of all ranks. Without it, ranks must always respond within the
+            timeout.
     """
 
     def __init__(
@@ -120,18 +121,18 @@ class ProcessGroup(Ranks):
         except RankLost:
             raise
         except RuntimeError as error:
-            # Remove gloo's source file and advice.
+            # Remove gloo's source location and advice.
             reason = re.sub(r"^\[\S+\] |\. .*", "", first_line(error))
             raise RankLost(f"rank {self.index} of {self.size} lost another one: {reason}") from error
 
     def _wait_while_all_live(self, work: Work, store: Store) -> None:
-        """Wait for a collective, or raise `RankLost` for a rank without a heartbeat."""
+        """Wait for a collective. Raise `RankLost` if a rank stops sending heartbeats."""
         seen: dict[int, tuple[bytes, float]] = dict.fromkeys(range(self.size), (b"", time.monotonic()))
         pause = _SHORTEST_PAUSE_SECONDS
         while not work.is_completed():
             time.sleep(pause)
             pause = min(_PAUSE_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
-            # Most collectives end before the first check of the heartbeats.
+            # Most collectives finish before the first check of the heartbeats.
             if pause < _LONGEST_PAUSE_SECONDS:
                 continue
             for rank, (beat, since) in seen.items():
@@ -151,14 +152,14 @@ def _send_heartbeats(store: Store, rank: int, left: Event) -> None:
         try:
             store.set(_heartbeat_key(rank), str(number))
         except RuntimeError:
-            # The store's process has ended.
+            # The process of the store has ended.
             return
         if left.wait(_HEARTBEAT_SECONDS):
             return
 
 
 def _is_error_of_first(store: Store, text: str) -> bool:
-    """Return whether the first rank raised the same error, or ended before it could be asked."""
+    """Return whether the first rank raised the same error, or ended before its error could be read."""
     deadline = time.monotonic() + _ERROR_REPORT_SECONDS
     try:
         while not store.check([_ERROR_KEY]):
@@ -176,7 +177,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, ranks: ProcessGroup) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.ranks, ctx.count = ranks, len(tensor)
-        # The gathered tensors get the memory layout of `own`.
+        # The gathered tensors have the memory layout of `own`.
         own = tensor.contiguous()
         gathered = [torch.empty_like(own) for _ in range(ranks.size)]
         ranks._do(dist.all_gather, gathered, own)
@@ -200,7 +201,7 @@ def started_ranks() -> Ranks:
 
 
 def planned_ranks(size: int, on_machine: int, index: int = 0) -> Ranks:
-    """Return one of `size` ranks, `on_machine` of which share the GPUs of this machine evenly."""
+    """Return one of `size` ranks, of which `on_machine` share this machine's GPUs evenly."""
     on_card = math.ceil(on_machine / max(1, torch.cuda.device_count()))
     return Ranks(index, size, on_machine=on_machine, on_card=on_card)
 
@@ -234,7 +235,7 @@ def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
         has_own = "" not in cards and len(set(cards)) == size
         backend = "cpu:gloo,cuda:nccl" if has_own else "gloo"
         dist.init_process_group(backend, timeout=longest, world_size=size, rank=rank, store=own)
-    # A `ValueError` concerns a variable that only torchrun should set.
+    # A `ValueError` is about a variable that only torchrun should set.
     except (RuntimeError, ValueError) as error:
         reason = first_line(error)
         raise RankLost(
@@ -257,5 +258,5 @@ def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
         left.set()
         # Python aborts at exit if a thread is still inside the store.
         heartbeats.join(_HEARTBEAT_SECONDS)
-    # This is skipped after an error, because it would wait for a lost rank.
+    # After an error, this is skipped, because it would wait for a lost rank.
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Import a package's public names on first use, because importing torch costs seconds."""
+"""Import a package's public names on first use, because importing torch is slow."""
 
 import re
 import sys
@@ -14,8 +14,8 @@ from .errors import INSTALL
 def public_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package with lazily imported names.
 
-    The stub `__init__.pyi` of the package has a line `from .module import name as name` for each public name,
-    so type checkers and editors read the same list.
+    The package's stub `__init__.pyi` has a line `from .module import name as name` for each public name, so
+    type checkers and editors read the same list.
     """
     stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text()
     found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)

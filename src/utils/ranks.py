@@ -1,6 +1,6 @@
 """The ranks of a run: division of work, and collectives.
 
-Algorithms use the interface `Ranks` and do not depend on processes. For a single rank (`ALONE`), collectives
+Algorithms use the `Ranks` interface and do not depend on processes. With a single rank (`ALONE`), collectives
 return their inputs. `process_group` connects the processes that `torchrun` starts.
 """
 
@@ -13,20 +13,20 @@ RANK_EXIT_CODE = 8
 
 
 class RankLost(RuntimeError):
-    """Another rank ended or did not answer in time. Progress since the last checkpoint is lost."""
+    """Another rank ended or did not respond in time. Progress since the last checkpoint is lost."""
 
 
 class Ranks:
     """One rank's view of all ranks of a run.
 
     `part`, `slice_of` and `named` divide work. All other methods are collectives: all ranks must call them in
-    the same order. In this class they work for a single rank and fail for several. The subclass
+    the same order. In this class, they work for a single rank and fail for several. The subclass
     `ProcessGroup` connects several ranks.
 
     Args:
         index: Index of this rank. Rank 0 writes everything that a run writes once.
         size: Number of ranks.
-        on_machine: Number of ranks that share this rank's machine with its memory and disk.
+        on_machine: Number of ranks that share this rank's machine, with its memory and disk.
         on_card: Number of ranks that share this rank's GPU, if it has one.
     """
 
@@ -39,11 +39,11 @@ class Ranks:
         return self.index == 0
 
     def part(self, total: int) -> int:
-        """Return this rank's share of a number divisible by `size`."""
+        """Return this rank's share of a number that is divisible by `size`."""
         return total // self.size
 
     def slice_of(self, total: int) -> slice:
-        """Return this rank's slice of `total` items, numbered over all ranks."""
+        """Return this rank's slice of `total` items. Items are numbered across all ranks."""
         return slice(self.part(total) * self.index, self.part(total) * (self.index + 1))
 
     def named(self, name: str) -> str:
@@ -52,7 +52,7 @@ class Ranks:
 
     @contextmanager
     def prompt(self) -> Iterator[None]:
-        """Require answers within the timeout inside the `with` block. Elsewhere a heartbeat is enough.
+        """Require responses within the timeout inside the `with` block. Elsewhere, a heartbeat is enough.
 
         All ranks train simultaneously, but one rank may compile, evaluate, save or plot while others wait.
         """
@@ -76,7 +76,7 @@ class Ranks:
         return tensor
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by the values of rank 0."""
+        """Replace tensors with rank 0's values."""
         self._require_one()
 
     def text_of_first(self, text: str) -> str:
@@ -85,7 +85,7 @@ class Ranks:
         return text
 
     def are_equal(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether the tensors of all ranks are equal bit for bit."""
+        """Return whether the tensors of all ranks are bit-for-bit equal."""
         self._require_one()
         return True
 

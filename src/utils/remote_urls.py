@@ -1,4 +1,4 @@
-"""URLs of remote folders: checks before a run starts, and logging without secrets."""
+"""URLs of remote folders: checks before a run starts, and safe logging without secrets."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def redact_url(url: str) -> str:
 
 
 def check_url(key: str, url: str) -> None:
-    """Raise a `UserError` if `url` is not a folder's URL or contains credentials, without connecting."""
+    """Raise `UserError` if `url` is not a folder's URL or contains credentials. This does not connect."""
     protocol, separator, rest = url.partition(URL_SEPARATOR)
     if not separator:
         raise UserError(f"{key}={url} is not a URL. Write a folder as {key}=file://{Path(url).absolute()}.")
@@ -41,9 +41,9 @@ def check_url(key: str, url: str) -> None:
 
 
 def require_protocol(key: str, url: str) -> None:
-    """Raise a `UserError` if fsspec does not support a URL's protocol or lacks its package.
+    """Raise `UserError` if fsspec does not support a URL's protocol or lacks its package.
 
-    Importing fsspec costs 0.5 s.
+    Importing fsspec takes 0.5 s.
     """
     import fsspec
 
@@ -59,7 +59,7 @@ def require_protocol(key: str, url: str) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and message of an error on one short line, without secrets.
+    """Return an error's type and message on one short line, without secrets.
 
     Secrets are the values of environment variables with names such as TOKEN, and the queries of (possibly
     signed) URLs.

@@ -1,4 +1,4 @@
-"""Schedules in agent steps."""
+"""Schedules measured in agent steps."""
 
 import sys
 
@@ -24,9 +24,9 @@ class Every:
 
 
 class UpdateRatio:
-    """Updates due for the agent steps taken, train_ratio / (batch_size * sequence_length) per step.
+    """Number of updates due for the agent steps taken: train_ratio / (batch_size * sequence_length) per step.
 
-    Counts are exact over any number of calls. Updates of one call beyond `max_owed` are dropped.
+    Counts stay exact over any number of calls. Updates beyond `max_owed` in a single call are dropped.
 
     >>> owed = UpdateRatio(0.25, max_owed=8)
     >>> [owed(step) for step in (100, 102, 104, 108, 1000)]
@@ -41,10 +41,10 @@ class UpdateRatio:
         self._start_step: float | None = None
         self._paid = 0
         self.backlog = 0
-        """Updates that the last call postponed."""
+        """Number of updates that the last call postponed."""
 
     def __call__(self, step: int, most: int = sys.maxsize) -> int:
-        """Return the updates due at `step`. The first call returns one, regardless of earlier steps.
+        """Return the number of updates due at `step`. The first call returns 1, regardless of earlier steps.
 
         Updates beyond `most` are postponed.
         """

@@ -1,4 +1,4 @@
-"""Independent named random streams, derived from the seed of a run."""
+"""Independent named random streams, derived from a run's seed."""
 
 import os
 import random
@@ -12,7 +12,7 @@ _NUMPY_STATE = ("kind", "keys", "position", "has_gauss", "cached")
 
 
 def named_seed(run_seed: int, *path: str | int) -> int:
-    """Return a 63-bit seed for the stream `path` of a run. Distinct paths give independent streams."""
+    """Return a 63-bit seed for the stream `path` of a run. Different paths give independent streams."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     # SeedSequence pads short entropy with zeros, so the length distinguishes ("a",) from ("a", 0).
     state = np.random.SeedSequence([run_seed, len(words), *words]).generate_state(1, np.uint64)
@@ -20,7 +20,7 @@ def named_seed(run_seed: int, *path: str | int) -> int:
 
 
 def episode_seed(run_seed: int, env_index: int, episode_index: int) -> int:
-    """Return the seed of an episode, a non-negative 31-bit integer, because some emulators accept no more."""
+    """Return an episode's seed. It is a non-negative 31-bit integer, the most that some emulators accept."""
     return named_seed(run_seed, "episode", env_index, episode_index) & 0x7FFFFFFF
 
 
@@ -36,14 +36,14 @@ def torch_generator(run_seed: int, name: str, device: torch.device | str = "cpu"
 
 
 def seed_global(run_seed: int) -> None:
-    """Seed the global generators, used for initial parameters and by libraries without own generators."""
+    """Seed the global generators. They initialise parameters and serve libraries without their own."""
     random.seed(named_seed(run_seed, "python"))
     np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
     torch.manual_seed(named_seed(run_seed, "torch"))
 
 
 def choose_deterministic_kernels() -> None:
-    """Use deterministic kernels in this process. Torch warns about operators without one.
+    """Use deterministic kernels in this process. Torch warns about operators that have none.
 
     Call this before the first matrix product on a GPU, because cuBLAS reads its variable when it starts.
 
@@ -51,14 +51,14 @@ def choose_deterministic_kernels() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # Filling every new tensor would cost time, and only matters if one is read before it is written.
+    # Filling every new tensor would take time, and only matters if a tensor is read before it is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     # Benchmarks may choose a different kernel in each run.
     torch.backends.cudnn.benchmark = False
 
 
 def global_state() -> dict[str, Any]:
-    """Return the state of all global generators: Python's, NumPy's, torch's on every device."""
+    """Return the state of all global generators: Python's, NumPy's, and torch's on every device."""
     version, words, gauss = random.getstate()
     return {
         "python": {"version": version, "words": list(words), "gauss": gauss},
@@ -69,7 +69,7 @@ def global_state() -> dict[str, Any]:
 
 
 def set_global_state(state: dict[str, Any]) -> None:
-    """Restore the result of `global_state`. GPUs that this machine lacks are skipped."""
+    """Restore a result of `global_state`. GPUs that this machine lacks are skipped."""
     python, numpy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
     np.random.set_state(tuple(numpy[name] for name in _NUMPY_STATE))

@@ -1,4 +1,4 @@
-"""Run calls in a background thread or immediately, both with futures as results."""
+"""Run calls in a background thread or immediately. Both return futures."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -10,9 +10,9 @@ Result = TypeVar("Result")
 
 
 class SideThread:
-    """A thread that runs calls one after the other, in the order of submission.
+    """A thread that runs calls one after another, in the order of submission.
 
-    It never blocks the exit of the process, while `concurrent.futures` would wait for a call that hangs.
+    It never blocks the exit of the process, whereas `concurrent.futures` would wait for a call that hangs.
     """
 
     def __init__(self, name: str) -> None:
@@ -27,7 +27,7 @@ class SideThread:
         return future
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until all calls have ended, or for `seconds`."""
+        """Wait until all calls have finished, for at most `seconds`."""
         wait([self._newest] if self._newest else [], seconds)
 
     def close(self, seconds: float) -> None:
@@ -43,7 +43,7 @@ class SideThread:
             except BaseException as error:
                 # `future.result()` raises the error in the caller's thread.
                 future.set_exception(error)
-            # References in these variables would keep objects alive until the next call.
+            # References in these variables would keep objects in memory until the next call.
             del begun, call, future
 
 
@@ -58,11 +58,11 @@ def call_with_timeout(seconds: float, call: Callable[[], Result]) -> Result:
     """Run a call in a thread, and return its result or raise its error.
 
     Raises:
-        TimeoutError: If the call does not end in time. Its thread then continues.
+        TimeoutError: If the call does not finish in time. Its thread then keeps running.
     """
     side = SideThread("a call that may hang")
     answer = side.begin(call)
     side.close(seconds)
     if not answer.done():
-        raise TimeoutError(f"no answer within {seconds:g} s")
+        raise TimeoutError(f"no response within {seconds:g} s")
     return answer.result()

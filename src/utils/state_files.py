@@ -1,4 +1,4 @@
-"""Save nested state (tensors, arrays and plain values) as JSON and safetensors without executable code."""
+"""Save nested state (tensors, arrays and plain values) as JSON and safetensors, without executable code."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ _RESERVED = "__metadata__"
 def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
     """Write nested state to `<name>.json` and `<name>.safetensors`, and return their records.
 
-    State consists of dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers,
+    State consists of dicts, lists and tuples of tensors (on any device), NumPy arrays and scalars, numbers,
     strings, True, False and `None`. Keys may be numbers. Tuples are loaded as lists, and subclasses of dict
     as dict.
 
     Raises:
-        TypeError: For any other value, with its path. In this case no file is written.
+        TypeError: If there is any other value. The message gives its path. No file is written in this case.
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, (), tensors)
@@ -51,10 +51,10 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
 
 
 def check_structure(state: Any, own: Any, name: str = "") -> None:
-    """Raise a `ValueError` with the first difference if `state` cannot replace `own`.
+    """Raise `ValueError` with the first difference if `state` cannot replace `own`.
 
-    Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, and other
-    values the same type. Integers are counts in [0, 2**63). `name` is the path within a larger state.
+    Dicts must have the same keys, lists the same length, tensors and arrays the same dtype and shape, and
+    other values the same type. Integers are counts in [0, 2**63). `name` is the path within a larger state.
     """
     if isinstance(own, dict) and isinstance(state, dict):
         for key in sorted(state.keys() ^ own.keys(), key=str):
@@ -69,7 +69,7 @@ def check_structure(state: Any, own: Any, name: str = "") -> None:
 
 
 def check_finite(state: Any, name: str = "") -> None:
-    """Raise a `ValueError` with the path of the first tensor or array that has a NaN or an infinity."""
+    """Raise `ValueError` with the path of the first tensor or array that contains a NaN or an infinity."""
     if isinstance(state, dict | list | tuple):
         for key, value in state.items() if isinstance(state, dict) else enumerate(state):
             check_finite(value, f"{name}{key}/")
@@ -93,7 +93,7 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
         return {"$tensor": _put(value, path, tensors)}
     if isinstance(value, np.ndarray | np.generic):
         marker = "$array" if isinstance(value, np.ndarray) else "$scalar"
-        # Memory that torch accepts is shared, not copied.
+        # Memory that torch accepts is shared instead of copied.
         try:
             tensor = torch.from_numpy(np.require(value, requirements=["C", "W"]))
         except (TypeError, ValueError) as error:

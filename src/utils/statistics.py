@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SEEDS = 4
-"""Minimum seeds for an interquartile mean. With fewer, a quarter has no whole seed, and it is the mean."""
+"""Fewest seeds for an interquartile mean. With fewer, no seed can be cut, so it equals the plain mean."""
 
 _RESAMPLES = 2000
 _PERCENTILES = (2.5, 97.5)
 
 
 def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
-    """Return the mean along an axis without the lowest and highest quarter, each rounded down.
+    """Return the mean along an axis without the lowest and highest quarters, each rounded down.
 
     >>> float(interquartile_mean(np.array([1.0, 2.0, 4.0, 100.0])))
     3.0
@@ -32,7 +32,7 @@ def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np
 def bootstrap_interval(
     scores: NDArray[np.float64], statistic: Callable[..., Any] = interquartile_mean
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return both ends of the 95 % bootstrap percentile interval of a statistic.
+    """Return both ends of a statistic's 95 % bootstrap percentile interval.
 
     Rows are resampled with replacement 2,000 times. The generator has a fixed seed, so results are
     deterministic.
@@ -42,7 +42,7 @@ def bootstrap_interval(
         statistic: Function of scores and `axis`, such as `np.median`.
 
     Returns:
-        Two arrays (...), the lower and upper ends. For one seed the interval has width 0.
+        Two arrays (...), the lower and upper ends. For a single seed, the interval has width 0.
     """
     drawn = np.random.default_rng(0).integers(len(scores), size=(_RESAMPLES, len(scores)))
     low, high = np.percentile(statistic(scores[drawn], axis=1), _PERCENTILES, axis=0)

@@ -1,4 +1,4 @@
-"""Time steps of environments, in the format that environments return and the replay stores.
+"""Time steps of environments, in the format that environments return and the replay buffer stores.
 
 A record is one stored index t in the arrival convention. It consists of an observation, the reward received
 on arrival, its flags, and the action chosen after seeing it. The final observation of an episode is a
@@ -31,7 +31,7 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one observation."""
+        """Size of one observation in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -50,7 +50,7 @@ class ActionSpec:
 
     @property
     def text(self) -> str:
-        """A readable description of the space.
+        """Readable description of the action space.
 
         >>> ActionSpec(4, is_discrete=True).text, ActionSpec(1, is_discrete=False).text
         ('one of 4', '1 number in [-1, 1]')
@@ -69,7 +69,7 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """Names, shapes and limits of a vector environment of any suite."""
+    """Names, shapes and limits of a vector environment from any suite."""
 
     name: str
     """Name in user settings: `atari/pong`, `CartPole-v1`, `catch`."""
@@ -84,14 +84,14 @@ class EnvSpec:
     """Maximum number of steps per episode, or `None` without a limit."""
 
     notices: tuple[str, ...] = ()
-    """One sentence per conversion of observations that may surprise a user."""
+    """One sentence for each conversion of observations that may be unexpected."""
 
     renders: bool = False
-    """Whether the environment can be made with `render_mode="rgb_array"`."""
+    """Whether the environment can be created with `render_mode="rgb_array"`."""
 
     @property
     def observation_text(self) -> str:
-        """A readable description of the observation space: name, dtype and shape of each part."""
+        """Readable description of the observation space: the name, dtype and shape of each part."""
         shapes = {name: "x".join(map(str, part.shape)) for name, part in self.observation.items()}
         return ", ".join(f"{name} {part.dtype} {shapes[name]}" for name, part in self.observation.items())
 
@@ -109,19 +109,19 @@ class TimeStep:
     """
 
     observation: dict[str, NDArray]
-    """(N, *shape) in the dtype of the spec."""
+    """Observations (N, *shape) by key, in the dtypes of the spec."""
 
     reward: NDArray[np.float32]
-    """(N,) reward received on arrival in raw units, 0 where `is_first`."""
+    """Rewards (N,) received on arrival, in raw units. They are 0 where `is_first` is set."""
 
     is_first: NDArray[np.bool_]
-    """(N,) first observation of an episode."""
+    """Whether each record is the first observation of an episode, (N,)."""
 
     is_last: NDArray[np.bool_]
-    """(N,) final observation of an episode, terminated or truncated."""
+    """Whether each record is the final observation of a terminated or truncated episode, (N,)."""
 
     is_terminal: NDArray[np.bool_]
-    """(N,) terminated: returns are not bootstrapped from here. False if an episode is only truncated."""
+    """Whether each episode terminated, (N,), so that its return is not bootstrapped. False if truncated."""
 
     @classmethod
     def empty(cls, spec: EnvSpec) -> "TimeStep":
@@ -133,7 +133,7 @@ class TimeStep:
 
     @property
     def nbytes(self) -> int:
-        """Total bytes of all arrays."""
+        """Total size of all arrays in bytes."""
         flags = (self.is_first, self.is_last, self.is_terminal)
         return sum(array.nbytes for array in (*self.observation.values(), self.reward, *flags))
 

@@ -2,7 +2,7 @@
 
 
 def size_text(nbytes: int) -> str:
-    """Format bytes in GiB or MiB.
+    """Format a number of bytes in GiB or MiB.
 
     >>> size_text(3 * 2**29), size_text(5 * 2**19)
     ('1.50 GiB', '2.5 MiB')
@@ -11,7 +11,7 @@ def size_text(nbytes: int) -> str:
 
 
 def count_text(number: float, noun: str) -> str:
-    """Format a number with its noun in singular or plural.
+    """Format a number with its noun in the singular or plural.
 
     >>> count_text(1, "update"), count_text(12_365, "update")
     ('1 update', '12,365 updates')

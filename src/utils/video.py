@@ -17,12 +17,12 @@ Frame = NDArray[np.uint8]
 VIDEO_SUFFIXES = (".mp4", ".gif")
 # Browsers slow shorter frames down to 10 frames per second.
 _SHORTEST_GIF_FRAME_MS = 20
-# Losses are invisible at crf 18.
+# At crf 18, compression losses are invisible.
 _X264_OPTIONS = {"crf": "18", "preset": "veryfast"}
 
 
 def require_video_path(path: Path) -> None:
-    """Raise a `UserError` if `save_video` does not support the suffix of a path."""
+    """Raise `UserError` if `save_video` does not support a path's suffix."""
     if path.suffix not in VIDEO_SUFFIXES:
         named = path if path.name else path / "episode"
         raise UserError(
@@ -34,9 +34,9 @@ def require_video_path(path: Path) -> None:
 def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
     """Write frames to an MP4 (H.264) or GIF file. An existing file is replaced atomically.
 
-    MP4 is encoded frame by frame in constant memory. An odd height or width becomes even by repeating the
-    last row or column. GIF stores the encoded frames until the end and has at most 50 frames per second.
-    Equal consecutive frames become one longer frame.
+    MP4 is encoded frame by frame in constant memory. An odd height or width is made even by repeating the
+    last row or column. For a GIF, the encoded frames are kept in memory until the end. It has at most 50
+    frames per second, and equal consecutive frames become one longer frame.
 
     Raises:
         UserError: For any other suffix.
@@ -93,7 +93,7 @@ def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> N
 
 
 def _write_gif(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
-    """Encode with an optimal palette of 256 colors per frame, without dithering."""
+    """Encode with an optimal palette of 256 colours per frame, without dithering."""
     # GIF durations are multiples of 10 ms.
     duration_ms = max(_SHORTEST_GIF_FRAME_MS, 10 * round(100 / fps))
     images = map(Image.fromarray, rest)

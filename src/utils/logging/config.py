@@ -1,4 +1,4 @@
-"""Settings of progress display and loggers."""
+"""Settings of the progress display and the loggers."""
 
 import importlib.util
 from enum import Enum
@@ -7,16 +7,16 @@ from ..errors import UserError
 
 
 class ProgressMode(Enum):
-    """Display of progress, with members in the user's spelling: `logger.progress=plain`."""
+    """How progress is displayed. Members are spelled as users type them: `logger.progress=plain`."""
 
     auto = "auto"
-    """A bar if stderr is a terminal, otherwise plain lines."""
+    """A bar if stderr is a terminal, or plain lines otherwise."""
     bar = "bar"
     plain = "plain"
 
 
 class WandbMode(Enum):
-    """Destination of Weights & Biases metrics, with members in the user's spelling."""
+    """Where Weights & Biases metrics are sent. Members are spelled as users type them."""
 
     off = "off"
     offline = "offline"
@@ -24,7 +24,7 @@ class WandbMode(Enum):
 
 
 def require_wandb(mode: WandbMode) -> None:
-    """Raise a `UserError` if the package is required but not installed. It is not imported."""
+    """Raise `UserError` if the package is required but not installed. It is not imported."""
     if mode is not WandbMode.off and importlib.util.find_spec("wandb") is None:
         raise UserError(
             f"logger.wandb={mode.value} needs the package wandb, which is not installed. "

@@ -1,4 +1,4 @@
-"""Log lines on the terminal and in `train.log`, and the progress of a run."""
+"""Log lines on the terminal and in `train.log`, and the progress display of a run."""
 
 import contextlib
 import logging
@@ -25,14 +25,14 @@ LEARNING = "learning"
 """The last phase of a run."""
 
 CONSOLE = Console(stderr=True)
-"""The only console of the process, so that log lines appear above a live progress bar, not inside it."""
+"""The process's only console, so that log lines appear above a live progress bar instead of inside it."""
 
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"
-# rich stores at most 1,000 samples of the speed.
+# rich stores at most 1,000 speed samples.
 _PACE_SECONDS, _SAMPLE_SECONDS = 600.0, 0.6
-# The time left needs this many updates, and is first logged after this many seconds.
+# Updates that an estimate of the time left requires, and seconds before it is first logged.
 _KNOWN_UPDATES = 5
 _SURE_SECONDS = 20.0
 _UNKNOWN = "time left unknown"
@@ -43,11 +43,11 @@ _BAR, _NARROW_BAR, _WIDE = 20, 6, 110
 
 
 def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Callable[[], None]:
-    """Send messages of all `reverie.*` loggers, from level INFO, to stderr and `run_dir/train.log`.
+    """Send messages of level INFO and above from all `reverie.*` loggers to stderr and `run_dir/train.log`.
 
-    Another call replaces the handlers, and the returned function removes them. `train.log` is appended to.
-    Without `run_dir`, messages go only to stderr. With `quiet`, stderr shows only warnings. Handlers of the
-    root logger do not receive Reverie's messages, so lines are not duplicated.
+    Calling this again replaces the handlers, and the returned function removes them. Lines are appended to
+    `train.log`. Without `run_dir`, messages only go to stderr. With `quiet`, stderr only shows warnings. The
+    root logger's handlers do not receive Reverie's messages, so lines are not duplicated.
 
     Raises:
         UserError: If `train.log` exists and is not a regular file.
@@ -72,7 +72,7 @@ def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Calla
 
 
 class _Printable(logging.Formatter):
-    """Replace control and unencodable characters, because messages may contain names of files."""
+    """Replaces control and unencodable characters, because messages may contain file names."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""
@@ -80,10 +80,10 @@ class _Printable(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that drops lines while its disk is full, because the terminal shows them too."""
+    """A log file that drops lines while its disk is full. The terminal still shows them."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore a failing disk. By default, logging would print a traceback for each line."""
+        """Ignore a failing disk. By default, logging prints a traceback for each line."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
@@ -94,7 +94,7 @@ class _LogFile(logging.FileHandler):
 
 
 def _console_handler() -> logging.Handler:
-    """Return a rich handler for a terminal, or a plain one that never wraps lines."""
+    """Return a rich handler on a terminal, or a plain one that never wraps lines."""
     if CONSOLE.is_terminal:
         handler = RichHandler(console=CONSOLE, show_path=False, log_time_format="[%X]")
         handler.setFormatter(_Printable())
@@ -118,7 +118,7 @@ def shows_bar(mode: ProgressMode) -> bool:
 
 
 class Heartbeat(logging.Handler):
-    """Context manager that logs the run's activity after `seconds` without another log line."""
+    """Context manager that logs what the run is doing after `seconds` without another log line."""
 
     def __init__(self, seconds: float = _SILENT_SECONDS) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Heartbeat(logging.Handler):
         """Returns the line to log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record the time of a log line."""
+        """Note the time of a log line."""
         self._last = time.monotonic()
 
     def __enter__(self) -> "Heartbeat":
@@ -151,12 +151,12 @@ class Heartbeat(logging.Handler):
 
 
 def still(words: str, began: float) -> str:
-    """Return an activity with the seconds since `began`, a value of `time.monotonic`."""
+    """Return an activity with the seconds since `began`, a `time.monotonic` value."""
     return f"still {words}, {time.monotonic() - began:.0f} s"
 
 
 class Progress:
-    """Show the progress of a run in agent steps, as a bar on a terminal and as plain lines elsewhere.
+    """Shows a run's progress in agent steps, as a bar on a terminal and as plain lines elsewhere.
 
     Plain lines also show the environment steps if `action_repeat` is above 1.
     """
@@ -202,7 +202,7 @@ class Progress:
         memory_mb: float,
         planned_mb: float | None,
     ) -> None:
-        """Show the state of the run. Call this at log intervals, because plain mode logs a line per call.
+        """Show the run's state. Call this once per log interval, because plain mode logs a line per call.
 
         The return is in raw units, or `None` before the end of the first episode. Memory is in MB of 1e6
         bytes.
@@ -218,11 +218,11 @@ class Progress:
             _LOG.info(", ".join(words))
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
-        """Update the bar, and log the estimated time left once per phase.
+        """Update the bar, and log the estimated time left once in each phase.
 
         This is cheap, so call it at every step. `updates` is the number of updates so far. `phase` describes
         the activity up to step `until`, which is `None` for the last phase. The last phase is the slowest, so
-        earlier phases give a lower bound of the time left.
+        earlier phases give a lower bound on the time left.
         """
         self._step, self._is_last_phase = min(step, self._total_steps), until is None
         if phase != self._phase:
@@ -270,7 +270,7 @@ class Progress:
         self._first_update, self._sampled = updates, -math.inf
 
     def _describe(self, pace: str) -> None:
-        """Show as many numbers as fit the terminal."""
+        """Show as many numbers as fit on the terminal."""
         words = [self._played, pace, self._memory, self._time_left()]
         # The memory is dropped first, then the return, then the time left.
         for dropped in (2, 0, 1):
@@ -279,7 +279,7 @@ class Progress:
         self._bar.update(self._steps.id, description=", ".join(filter(None, words)))
 
     def close(self) -> None:
-        """Stop the bar and restore the terminal. Repeated calls have no effect."""
+        """Stop the bar and restore the terminal. Calling this again has no effect."""
         if not self._bar.disable:
             self._bar.update(self._steps.id, completed=self._step)
             self._bar.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-# Protocol buffers create their classes during import, so type checkers do not see them.
+# Protocol buffers create their classes on import, so type checkers do not see them.
 # pyright: reportAttributeAccessIssue=false
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
@@ -21,9 +21,9 @@ from ..durable_io import writing
 class EventFile:
     """A new TensorBoard event file in `folder`. TensorBoard shows all files of a folder as one run.
 
-    torch's `SummaryWriter` needs six times as long per log line, three times as much disk space, and a thread
-    that hides a full disk and does not survive a fork. Here each call hands its data to the system before it
-    returns. With `resume_step`, TensorBoard drops later steps of earlier files.
+    torch's `SummaryWriter` takes six times as long per log line, uses three times as much disk space, and
+    needs a thread that hides a full disk and does not survive a fork. Here, each call hands its data to the
+    system before it returns. With `resume_step`, TensorBoard drops later steps of earlier files.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -35,21 +35,21 @@ class EventFile:
         self._records = RecordWriter(self._path.open("xb"))
         self._write(file_version="brain.Event:2")
         if is_first or resume_step is not None:
-            # Another START event makes TensorBoard drop earlier events from its step on.
+            # Another START event makes TensorBoard drop all earlier events from that step on.
             self._write(step=0 if resume_step is None else resume_step + 1, session_log={"status": "START"})
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write an event with all scalars of a step."""
+        """Write an event containing all scalars of a step."""
         self._show(step, *({"tag": tag, "simple_value": value} for tag, value in values.items()))
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
-        """Write a PNG (possibly animated) without encoding it again."""
+        """Write a (possibly animated) PNG without encoding it again."""
         with Image.open(io.BytesIO(encoded)) as opened:
             size = {"height": opened.height, "width": opened.width}
         self._show(step, {"tag": tag, "image": {**size, "colorspace": 3, "encoded_image_string": encoded}})
 
     def text(self, step: int, tag: str, markdown: str) -> None:
-        """Write a text that TensorBoard renders as Markdown."""
+        """Write text that TensorBoard renders as Markdown."""
         self._bytes(step, tag, "text", markdown.encode())
 
     def band(self, step: int, group: str) -> None:
@@ -60,7 +60,7 @@ class EventFile:
         self._bytes(step, "custom_scalars__config__", "custom_scalars", layout.SerializeToString())
 
     def close(self) -> None:
-        """Close the file. Repeated calls have no effect."""
+        """Close the file. Calling this again has no effect."""
         with writing(self._path):
             self._records.close()
 

@@ -1,4 +1,4 @@
-"""Logs with a JSON object per line. A resumed run drops lines after its checkpoint."""
+"""Logs with one JSON object per line. A resumed run drops the lines after its checkpoint."""
 
 import io
 import json
@@ -14,20 +14,20 @@ from ..durable_io import MALFORMED, open_regular, parse_json, reading, replace_f
 from ..errors import UserError
 
 COMPRESSED = ".zst"
-"""Suffix of a log compressed by `zstd`. It is read if the log itself is missing."""
+"""Suffix of a log that `zstd` compressed. It is read if the log itself is missing."""
 _LINE_BYTES = 2**20
 _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 
 class JsonLines:
-    """Append objects with a `step`. `write` hands them to the system before it returns.
+    """Appends objects with a `step`. `write` hands them to the system before it returns.
 
-    Numbers that are not finite are written as "NaN", "Infinity" or "-Infinity", which `float()` accepts. An
-    existing file is continued without an unfinished last line after a crash, and without steps after
+    Numbers that are not finite are written as "NaN", "Infinity" or "-Infinity", which `float()` accepts. If
+    the file exists, a last line left incomplete by a crash is dropped, and so are the steps after
     `resume_step`, which the run repeats.
 
     Raises:
-        UserError: If an existing file has other content. It is not changed in this case.
+        UserError: If an existing file has other contents. It is not changed in this case.
     """
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
@@ -41,7 +41,7 @@ class JsonLines:
         self._file = path.open("a", encoding="utf-8")
 
     def drop(self, step: int, groups: tuple[str, ...]) -> None:
-        """Drop the lines of a step with a key that starts with one of `groups`."""
+        """Drop the lines of a step that have a key starting with one of `groups`."""
         self.close()
         self._keep(lambda values: values["step"] != step or not any(key.startswith(groups) for key in values))
         self._file = self._path.open("a", encoding="utf-8")
@@ -52,7 +52,7 @@ class JsonLines:
         replace_file(path, (line for number, line in numbered if is_wanted(_parsed(line, path, number))))
 
     def write(self, *lines: Mapping[str, object]) -> None:
-        """Write a line for each flat object, each with an integer `step`."""
+        """Write one line for each flat object. Each has an integer `step`."""
         named = ({key: _named(value) for key, value in line.items()} for line in lines)
         texts = (json.dumps(line, allow_nan=False) + "\n" for line in named)
         with writing(self._path):
@@ -65,7 +65,7 @@ class JsonLines:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file. Repeated calls have no effect."""
+        """Close the file. Calling this again has no effect."""
         with writing(self._path):
             self._file.close()
 
@@ -90,7 +90,7 @@ def stored_log(path: Path) -> Path:
 
 
 def _opened(path: Path) -> io.BufferedIOBase:
-    """Open a log and decompress it, or raise a `ValueError` if a compressed log is truncated."""
+    """Open a log, decompressing it if needed. Raise `ValueError` if a compressed log is truncated."""
     file = open_regular(path)
     if path.suffix != COMPRESSED:
         return file
@@ -118,12 +118,12 @@ def malformed_line_error(path: Path, number: int) -> UserError:
 
 
 def _named(value: object) -> object:
-    """Return the value, or its name in protocol buffers' JSON for a non-finite number."""
+    """Return the value, or the name that protocol buffers' JSON gives to a non-finite number."""
     return value if not isinstance(value, float) or math.isfinite(value) else json.dumps(value)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return the object of a line, or raise `malformed_line_error` if `JsonLines` cannot have written it."""
+    """Return a line's object, or raise `malformed_line_error` if `JsonLines` cannot have written it."""
     try:
         values: dict[str, Any] = parse_json(line)
         if type(values["step"]) is int and values["step"] >= 0 and all(map(_is_ours, values.values())):

@@ -1,4 +1,4 @@
-"""Write metrics, images and text to `metrics.jsonl`, TensorBoard and W&B."""
+"""Writing of metrics, images and text to `metrics.jsonl`, TensorBoard and W&B."""
 
 import os
 import warnings
@@ -18,7 +18,7 @@ from .config import WandbMode
 from .json_lines import JsonLines
 
 METRICS_FILE = "metrics.jsonl"
-# These options disable W&B's own statistics, code uploads and output.
+# These options disable W&B's own statistics, code upload and output.
 _QUIET: dict[str, Any] = dict.fromkeys(
     ("disable_code", "disable_git", "silent", "x_disable_meta", "x_disable_stats"), True
 )
@@ -26,12 +26,13 @@ OnLine = Callable[[int, dict[str, float]], object]
 
 
 class MetricsWriter:
-    """Write a run's metrics without buffering, except that W&B's helper process writes with a delay.
+    """Writes a run's metrics without buffering, except that W&B's helper process writes with a delay.
 
     `JsonLines` describes how `metrics.jsonl` is continued.
 
     Raises:
-        UserError: If W&B has no login, or `metrics.jsonl` has other content. No file is changed in this case.
+        UserError: If W&B has no login, or `metrics.jsonl` has other contents. No file is changed in this
+            case.
     """
 
     def __init__(
@@ -48,17 +49,17 @@ class MetricsWriter:
         with ExitStack() as undo:
             if wandb_run:
                 undo.callback(wandb_run.close)
-            # W&B comes before the log, so that a missing login leaves the log unchanged.
+            # W&B is opened before the log, so that a missing login leaves the log unchanged.
             self._lines = JsonLines(self._path, resume_step)
             if tensorboard:
-                # This import costs 0.3 s.
+                # This import is slow (0.3 s).
                 from .event_file import EventFile
 
                 self._events = EventFile(run_dir / "tensorboard", resume_step)
             undo.pop_all()
         self._displays = [display for display in (self._events, wandb_run) if display]
         self.on_line: OnLine | None = None
-        """Callback for each line with its step and values."""
+        """Called for each line with its step and values."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write a line, a TensorBoard event and a W&B row."""
@@ -70,7 +71,7 @@ class MetricsWriter:
             self.on_line(step, numbers)
 
     def image(self, step: int, tag: str, image: NDArray[np.uint8]) -> None:
-        """Show an image, uint8 (height, width, 3), upscaling a small one."""
+        """Show an image, uint8 (height, width, 3). Small images are upscaled."""
         if self._displays:
             self._show(step, tag, encode_image(upscale(image, _screen_factor(*image.shape[:2]))))
 
@@ -81,7 +82,7 @@ class MetricsWriter:
             self._show(step, tag, encode_animation(enlarged, fps))
 
     def text(self, step: int, tag: str, markdown: str) -> None:
-        """Show a text in TensorBoard's Text tab."""
+        """Show text in TensorBoard's Text tab."""
         if self._events:
             self._events.text(step, tag, markdown)
 
@@ -91,7 +92,7 @@ class MetricsWriter:
             self._events.band(step, group)
 
     def drop(self, step: int, groups: tuple[str, ...]) -> None:
-        """Drop lines of a step with tags that start with one of `groups`, only from `metrics.jsonl`."""
+        """Drop a step's lines that have a tag starting with one of `groups`, only from `metrics.jsonl`."""
         self._lines.drop(step, groups)
 
     def flush(self) -> None:
@@ -99,7 +100,7 @@ class MetricsWriter:
         self._lines.flush()
 
     def close(self) -> None:
-        """Close all files, even if a disk is full. Repeated calls have no effect."""
+        """Close all files, even if a disk is full. Calling this again has no effect."""
         with writing(self._path), ExitStack() as closing:
             for opened in (self._lines, *self._displays):
                 closing.callback(opened.close)
@@ -117,12 +118,12 @@ def _screen_factor(height: int, width: int) -> int:
 class WandbRun:
     """A W&B run, named and grouped after the run folder. `mode` is not off.
 
-    The package is imported only here, and it writes only to `run_dir/wandb`. With `offline` it does not
-    connect, and `wandb sync` uploads its files later. A resumed run becomes another W&B run of the same
+    The package is only imported here, and it only writes to `run_dir/wandb`. With `offline`, it does not
+    connect, and `wandb sync` uploads its files later. A resumed run becomes another W&B run in the same
     group, because W&B cannot delete the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY`
     apply. `close` ends the helper process (`wandb-core`) and its two threads, even for other W&B runs.
 
-    With wandb 0.31 on a CPU, opening costs 1 s, 60 scalars cost 0.5 ms, and the helper process uses 50 MB.
+    With wandb 0.31 on a CPU, opening takes 1 s, 60 scalars take 0.5 ms, and the helper process uses 50 MB.
 
     Raises:
         UserError: If `mode` is online without a login.
@@ -135,7 +136,7 @@ class WandbRun:
         folder.mkdir(parents=True, exist_ok=True)
         quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         with ExitStack() as closing:
-            # Helper processes and reporters read these variables when they start, at any time during the run.
+            # Helper processes and reporters may start at any time, and read these variables when they do.
             closing.enter_context(environment_variables({"WANDB_CACHE_DIR": str(folder / "cache"), **quiet}))
             import wandb
 
@@ -158,15 +159,15 @@ class WandbRun:
         self._media = folder / ".image.png"
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write a row with the values of a line of `metrics.jsonl`."""
+        """Write a row with the values of one line of `metrics.jsonl`."""
         self._run.log({"step": step, **values})
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
-        """Write a PNG (possibly animated) without encoding it again."""
+        """Write a (possibly animated) PNG without encoding it again."""
         import wandb
 
         self._media.write_bytes(encoded)
-        # W&B copies the bytes of a file, but would store only the first frame of an array.
+        # W&B copies the bytes of a file, but would only store the first frame of an array.
         with warnings.catch_warnings():
             # W&B does not close the file of an animation.
             warnings.simplefilter("ignore", ResourceWarning)
@@ -175,12 +176,12 @@ class WandbRun:
         self._media.unlink()
 
     def close(self) -> None:
-        """Write pending data and end the helper process. Repeated calls have no effect."""
+        """Write pending data and end the helper process. Calling this again has no effect."""
         self._closing.close()
 
 
 def _require_login(wandb: Any) -> None:
-    """Raise a `UserError` without a login, instead of prompting for a key during a run."""
+    """Raise `UserError` without a login, instead of prompting for a key during a run."""
     try:
         if wandb.login(prompt=False):
             return
