@@ -7,14 +7,14 @@ from ..utils.errors import require_range
 
 
 class OnLeak(Enum):
-    """Reaction of a run to a certain leak."""
+    """How a run reacts to a confirmed leak."""
 
     warn = "warn"
     stop = "stop"
 
 
 class OnPlan(Enum):
-    """Reaction to planned memory above the limit."""
+    """How a run reacts if its planned memory exceeds the limit."""
 
     refuse = "refuse"
     warn = "warn"
@@ -22,20 +22,20 @@ class OnPlan(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class MemoryConfig:
-    """Settings of the memory plan, tracker, verdicts and snapshots. An interval of 0 disables it."""
+    """Settings of the memory plan, tracker, verdicts and snapshots. An interval of 0 disables the feature."""
 
     plan: OnPlan = OnPlan.refuse
     """Refuse a run whose planned memory exceeds the limit, or only warn."""
     tracking_enabled: bool = True
     """Track the sizes of the run's components and check them for leaks."""
     report_interval: int = 10_000
-    """Agent steps between reports of memory by component."""
+    """Agent steps between reports of each component's memory."""
     leak_threshold_mb: float = 1.0
-    """Minimum growth over the judged window, in MB of 1e6 bytes, to count as growth
-    (`classify_trend` in `heapwatch/leaks/verdict.py`)."""
+    """Minimum change over the judged window, in MB of 1e6 bytes, that counts as growth (`classify_trend` in
+    `heapwatch/leaks/verdict.py`)."""
     leak_share: float = 0.05
-    """Fraction of the free memory, in [0, 1], that steady growth must use before it counts as a leak. Growth
-    with a known holder also counts after 480 samples. With 0, any growth counts immediately."""
+    """Fraction of the free memory, in [0, 1], that steady growth must use up before it counts as a leak.
+    Growth with a known holder also counts after 480 samples. With 0, any growth counts immediately."""
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
     on_leak: OnLeak = OnLeak.warn

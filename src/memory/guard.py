@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunGuard(MemoryGuard):
-    """Check the memory of a run as configured by `memory.*`. `memory.tracking_enabled=false` disables it.
+    """Checks a run's memory as configured by `memory.*`. `memory.tracking_enabled=false` disables it.
 
     Args:
         config: The settings.
@@ -34,11 +34,11 @@ class RunGuard(MemoryGuard):
 
     @property
     def must_stop(self) -> bool:
-        """Whether a leak is certain and `memory.on_leak=stop`."""
+        """Whether a leak has been confirmed and `memory.on_leak=stop` is set."""
         return self.has_leak and self._config.on_leak is OnLeak.stop
 
     def report(self, step: int) -> MemoryReport | None:
-        """Return the memory of each component, or `None` without tracking."""
+        """Return each component's memory, or `None` if tracking is disabled."""
         return self.tracker.report(step) if self._config.tracking_enabled else None
 
     def sample(

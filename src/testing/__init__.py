@@ -1,1 +1,1 @@
-"""Tools that verify a run's guarantees: injected faults, memory certificate and fingerprint."""
+"""Tools that verify a run's guarantees: injected faults, memory certificates and fingerprints."""

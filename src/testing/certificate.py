@@ -1,4 +1,4 @@
-"""Memory certificate of a run as text, as JSON and as a self-contained HTML page."""
+"""Memory certificate of a run, as text, JSON and a self-contained HTML page."""
 
 import json
 import platform
@@ -31,7 +31,7 @@ class Outcome(Enum):
     flat = "flat"
     not_flat = "not flat"
     undecided = "undecided"
-    """Growth is not certain, but some resource's series is too short or too noisy to count as flat."""
+    """Growth is not certain, but at least one series is too short or too noisy to count as flat."""
 
     @staticmethod
     def worst(outcomes: Iterable["Outcome"]) -> "Outcome":
@@ -53,11 +53,11 @@ class Certificate:
     findings: list[Finding]
 
     unaccounted_mb: float
-    """Host memory in use beyond components and start-up, in MB, at most `bound_mb`."""
+    """Host memory in use beyond components and start-up, in MB. At most `bound_mb` is allowed."""
 
     bound_mb: float
     instruments_fraction: float
-    """Fraction of the run's time used by the memory instruments."""
+    """Fraction of the run's time spent in the memory instruments."""
 
     to_decide: ToDecide
 
@@ -71,7 +71,7 @@ class Certificate:
 
     @property
     def _own(self) -> Outcome:
-        """The outcome of this process: flat resources, no leaks and unaccounted memory within the bound."""
+        """This process's outcome, given its resources, leaks and the bound on unaccounted memory."""
         verdicts = {each.judgement.verdict for each in self.judged}
         has_leak = any(finding.verdict is TrendClass.leak for finding in self.findings)
         if has_leak or self.unaccounted_mb > self.bound_mb or verdicts - {*AT_REST, TrendClass.undecided}:
@@ -79,7 +79,7 @@ class Certificate:
         return Outcome.undecided if TrendClass.undecided in verdicts else Outcome.flat
 
     def lines(self) -> list[str]:
-        """Return the outcome as text with one line per resource."""
+        """Return the outcome as text, with one line per resource."""
         return [
             f"{count_text(self.steps, 'agent step')}, {count_text(self.updates, 'update')} on {self.device}",
             *(f"{each.resource.name}: {', '.join(each.texts())}" for each in self.judged),
@@ -91,7 +91,7 @@ class Certificate:
         ]
 
     def _ranks(self) -> list[str]:
-        """Return a line per rank with its outcome, or an empty list for a single process."""
+        """Return one line per rank with its outcome, or an empty list for a single process."""
         found = enumerate([self._own, *self.others])
         return [f"rank {index}: {outcome.value}" for index, outcome in found if self.others]
 
@@ -124,7 +124,7 @@ class Certificate:
 
 
 def versions(device: str) -> dict[str, str]:
-    """Return the versions of software and hardware."""
+    """Return the versions of the software and hardware in use."""
     return {
         "reverie": __version__,
         "python": sys.version.split()[0],
@@ -179,7 +179,7 @@ def _page(certificate: Certificate) -> str:
 
 
 def _plot(each: Judged) -> bytes:
-    """Plot the series as PNG, with a grey background for the part that was not judged."""
+    """Plot the series as a PNG. The part that was not judged has a grey background."""
     figure = Figure(figsize=(9, 2.2), layout="constrained")
     axis = figure.add_subplot()
     axis.plot(each.steps, each.values, color="#1f5fa8", linewidth=1)

@@ -24,10 +24,10 @@ class Fault:
     """A leak that can be enabled in runs of one workflow."""
 
     inject: Callable[[Any], object]
-    """Modifies an orchestrator of the workflow before it starts."""
+    """Modifies one of the workflow's orchestrators before it starts."""
 
     culprit: str
-    """Text that the diagnosis must contain: a part of the path, or a description without a path."""
+    """Text that the diagnosis must contain: a part of the path, or a description if there is no path."""
 
     verdict: str = "leak"
     workflow: WorkflowName = WorkflowName.dreamer
@@ -51,18 +51,18 @@ def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
 
 
 def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
-    """Detach the RSSM's results but not its cached state, like in the incident."""
+    """Detach the RSSM's results but not its cached state. This reproduces the incident."""
     act_unguarded(run, Detached.half_returned)
 
 
 def loss_tensors_kept(run: PopulationOrchestrator) -> None:
-    """Keep every loss after its backward pass without detaching it, like in the incident."""
+    """Keep every loss after its backward pass without detaching it. This reproduces the incident."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     after_call(run.parts.workflow.td3, "total", lambda total: kept().append(total))
 
 
 def loss_tensors_kept_without_backward(run: PopulationOrchestrator) -> None:
-    """Compute each critic loss again for logging and keep it. No backward pass ever frees its graph."""
+    """Compute each critic loss again for logging and keep it. Its graph is never freed by a backward pass."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     td3: Any = run.parts.workflow.td3
     update = td3.update
@@ -89,7 +89,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def find_fault(name: str) -> Fault:
-    """Return a fault by name, or raise a `UserError` for an unknown name."""
+    """Return a fault by name. Raise `UserError` if the name is unknown."""
     if name not in FAULTS:
         known = f"Choose one of {', '.join(FAULTS)}.{did_you_mean(name, FAULTS)}"
         raise UserError(f"certify.fault={name} is not a known fault. {known}")
@@ -97,7 +97,7 @@ def find_fault(name: str) -> Fault:
 
 
 def act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
-    """Make a run act with gradients and detach only the given parts."""
+    """Make a run act with gradients, detaching only the given parts."""
     act_with_graph(run.parts.workflow)
     observe_detaching(run.parts.workflow, detached)
 

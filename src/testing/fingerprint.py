@@ -1,4 +1,4 @@
-"""Hashes of a run's complete state: runs with equal hashes are identical bit for bit.
+"""Hashes of a run's complete state. Runs with equal hashes are bit-for-bit identical.
 
 `python -m reverie.testing.fingerprint RUN [RUN ...]` prints the hashes of each run.
 """
@@ -30,9 +30,9 @@ NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
 
 
 def fingerprint(run_dir: Path) -> dict[str, str]:
-    """Return sha256 hashes of the newest checkpoint's model, loop and replay, of the metrics and the lineage.
+    """Return sha256 hashes of the newest checkpoint's model, loop and replay, and of metrics and lineage.
 
-    Replay is hashed record by record, independently of the layout of its files. A run with several ranks has
+    The replay is hashed record by record, regardless of the layout of its files. A run with several ranks has
     one set of hashes per rank.
 
     Raises:
@@ -46,7 +46,7 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
 
 def _of_folder(run_dir: Path) -> dict[str, str]:
     """Return the hashes of a run, or of one rank's part of a run."""
-    # With an explicit device, the CPU can also load a replay that was stored on a GPU.
+    # With an explicit device, a replay that was stored on a GPU can also be loaded on the CPU.
     config, checkpoint = load_run(str(run_dir), device=Device.cpu), latest_checkpoint(run_dir)
     if isinstance(config, DreamerTrainConfig):
         config = share_of(config, checkpoint.state().get(RANKS_KEY, 1))
@@ -65,7 +65,7 @@ def _of_folder(run_dir: Path) -> dict[str, str]:
 
 
 def hash_of(state: Any) -> str:
-    """Hash names, dtypes, shapes and bytes of nested tensors, arrays and plain values."""
+    """Hash the names, dtypes, shapes and bytes of nested tensors, arrays and plain values."""
     digest = hashlib.sha256()
     _add(digest, "", state)
     return digest.hexdigest()
@@ -90,13 +90,13 @@ def _add(digest: "hashlib._Hash", path: str, value: Any) -> None:
 
 
 def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return log lines without irreproducible values, dropping lines that become empty."""
+    """Return the log lines without irreproducible values. Lines that become empty are dropped."""
     kept = [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
     return [line for line in kept if len(line) > 1]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line of JSON per run folder. Exit with 1 if runs differ, and with 2 for invalid arguments."""
+    """Print one line of JSON per run folder. Exit with 1 if runs differ, or 2 if arguments are invalid."""
     folders = sys.argv[1:] if arguments is None else arguments
     with exit_on_user_error():
         if not folders or any(folder.startswith("-") for folder in folders):

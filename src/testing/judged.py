@@ -1,4 +1,4 @@
-"""Verdicts on the memory series of a finished run, and the length of a run that would decide them."""
+"""Verdicts on a finished run's memory series, and the length of a run that would decide them."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..utils.logging.writer import METRICS_FILE
 from ..utils.units import count_text
 
 AT_REST = (TrendClass.flat, TrendClass.plateauing)
-"""Verdicts on series without growth, or with slowing growth."""
+"""Verdicts on series without growth or with slowing growth."""
 
 FIRST_TIMES = (
     "learning_starts",
@@ -25,12 +25,12 @@ FIRST_TIMES = (
     "evaluation_interval",
     "checkpoint_interval",
 )
-"""Settings of Dreamer's training that define the steps of first events. Memory is judged after the last."""
+"""Dreamer's training settings that define the steps of first-time events. Judging starts after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A series in the resource's unit, and its verdict from the step `judged_from` on."""
+    """A series in the resource's unit, and its verdict from step `judged_from` on."""
 
     resource: WatchedCounter
     steps: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Judged:
 
 
 def instruments_fraction(run_dir: Path) -> float:
-    """Return the fraction of wall time used by counters, tracker, verdicts and graph searches."""
+    """Return the fraction of wall time spent on counters, tracking, verdicts and graph searches."""
     samples = _samples(run_dir)
     steps = np.array([0, *(line["step"] for line in samples)])
     seconds = np.diff(steps) / [line["speed/steps_per_second"] for line in samples]
@@ -66,7 +66,7 @@ def instruments_fraction(run_dir: Path) -> float:
 
 
 def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: int) -> list[Judged]:
-    """Return the series of all resources available on this system, judged after `settled_step`."""
+    """Return the series of all resources that this system has, judged after `settled_step`."""
     samples = _samples(run_dir)
     steps = np.array([line["step"] for line in samples], np.int64)
     found: dict[str, Judged] = {}
@@ -86,7 +86,7 @@ def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: in
 
 
 def _samples(run_dir: Path) -> list[dict[str, float]]:
-    """Return the log lines with a memory sample."""
+    """Return the log lines that contain a memory sample."""
     return [line for line in read_lines(run_dir / METRICS_FILE) if accounted_tag("cpu") in line]
 
 
@@ -112,13 +112,13 @@ class ToDecide:
 
 
 def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, longest: int) -> ToDecide:
-    """Return a run with 24 samples to judge, or with twice the samples after `judged_from` in `config`'s run.
+    """Return a run with 24 samples to judge, or with twice the samples that `config`'s run has to judge.
 
-    `steps` are the steps of the samples in that run, at least one. A Dreamer run is limited to `longest`
-    agent steps and samples more frequently instead.
+    `steps` are the steps of that run's samples, of which there is at least one. A Dreamer run is limited to
+    `longest` agent steps and takes samples more frequently instead.
     """
     samples = int((steps > judged_from).sum())
-    # One more sample is planned, because samples are slightly late.
+    # Plan one more sample, because samples are slightly late.
     wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)
     if not isinstance(config, DreamerTrainConfig):
         generations = len(steps) - samples + wanted
@@ -128,7 +128,7 @@ def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, l
     spacing = max(training.log_interval, config.env.num_envs)
     begin, end = judged_from, judged_from + wanted * spacing
     for due in sorted(getattr(training, name) for name in FIRST_TIMES):
-        # If the longer run reaches another first event, it is judged after this event.
+        # If the longer run reaches another first-time event, it is judged after this event.
         if begin < due < end:
             begin, end = due, due + wanted * spacing
     if end > longest:

@@ -377,8 +377,8 @@ def test_saving_and_loading_need_one_file_of_latents_more_and_no_more(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_envs": 1}, "has the replay of 2 environments, but env.num_envs=1. Set env.num_envs=2."),
-        ({"capacity": 20}, r"has 40 steps, more than buffer.capacity=20. Raise buffer.capacity to 40."),
+        ({"num_envs": 1}, "contains the replay of 2 environments, but env.num_envs=1. Set env.num_envs=2."),
+        ({"capacity": 20}, r"contains 40 steps, more than buffer.capacity=20. Raise buffer.capacity to 40."),
         ({"store_latents": False}, r"deter was \['float16', 2\] and is None"),
         ({"latent_dtype": LatentDtype.bfloat16}, r"deter was \['float16', 2\] and is \['bfloat16', 2\]"),
     ],

@@ -210,7 +210,7 @@ def test_an_out_of_another_size_is_refused() -> None:
     buffer = filled()
     for source in (buffer, buffer.transition_table()):
         out = source.transitions(np.array([0, 1]))
-        with pytest.raises(ValueError, match="out has 2 transitions, indices has 3"):
+        with pytest.raises(ValueError, match="out has 2 transitions for 3 indices"):
             source.transitions(np.array([0, 1, 2]), out)
 
 

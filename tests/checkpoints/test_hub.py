@@ -112,7 +112,7 @@ def test_a_population_of_a_stranger_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_network_and_an_earlier_copy_it_is_one_sentence() -> None:
-    with pytest.raises(reverie.UserError, match="the hub does not answer, and there is no cached copy"):
+    with pytest.raises(reverie.UserError, match="the hub does not respond, and there is no cached copy"):
         resolve_pretrained(SOURCE)
 
 

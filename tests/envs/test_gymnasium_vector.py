@@ -112,7 +112,7 @@ def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectoriza
         ),
         (
             {"wrappers": ["gymnasium.wrappers.NormalizeReward", "gymnasium.wrappers.TimeAwareObservation"]},
-            "CartPole-v1 has the wrapper NormalizeReward, which scales by running statistics",
+            "CartPole-v1 has the wrapper NormalizeReward, which scales with running statistics",
         ),
     ],
 )

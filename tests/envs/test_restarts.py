@@ -84,7 +84,7 @@ def assert_rows(arrival: TimeStep, expected: TimeStep, rows: list[int]) -> None:
         ("Exits", "sync", "it raised SystemExit: 3"),
         ("Exits", "async", "it raised SystemExit: 3"),
         ("Dies", "async", "its process died (exit code -9"),
-        ("Hangs", "async", "its process gave no answer for env.worker_timeout=20 s"),
+        ("Hangs", "async", "its process did not respond within env.worker_timeout=20 s"),
     ],
 )
 def test_one_that_fails_is_replaced_and_its_episode_truncated(

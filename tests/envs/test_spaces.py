@@ -114,11 +114,11 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
 def test_the_conversion_of_an_image_is_reported() -> None:
     first = spaces.Dict(camera=float_box(0, 1, 3, 64, 64), pose=float_box(-1, 1, 3), map=bytes_box(64, 64))
     assert notices(first) == (
-        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is taken as an image, its channels moved to the end "
+        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is treated as an image, its channels moved to the end "
         "and 0 to 1 stored as bytes 0 to 255",
     )
     stack = float_box(0, 1, 4, 84, 84)
-    assert notices(stack) == (f"{stack} is taken as 28,224 numbers, not as an image",)
+    assert notices(stack) == (f"{stack} is treated as 28,224 numbers, not as an image",)
 
 
 def test_bytes_whose_bounds_differ_by_pixel_are_scaled_by_the_outermost_bounds() -> None:

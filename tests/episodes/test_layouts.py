@@ -130,7 +130,7 @@ def test_dreamerv3_with_chunks_in_a_circle_is_refused(tmp_path: Path) -> None:
     chunks(tmp_path, [0, 9])
     [file] = tmp_path.glob("*.npz")
     file.rename(tmp_path / f"20240711T091409F123-{1:022d}-{1:022d}-9.npz")
-    with pytest.raises(UserError, match="the chunks that follow it lead back to it"):
+    with pytest.raises(UserError, match="the chunks after it lead back to it"):
         list(find_episodes(tmp_path).read(CHOICES))
 
 

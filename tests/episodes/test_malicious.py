@@ -141,7 +141,7 @@ def test_a_zip_that_would_grow_more_than_deflate_allows(tmp_path: Path) -> None:
     data[entry + 24 : entry + 28] = struct.pack("<L", 2**31)
     path.write_bytes(data)
     monkey = refusal(path)
-    assert "its arrays have 2,147,4" in monkey or "would grow from" in monkey
+    assert "its arrays occupy 2,147,4" in monkey or "would grow from" in monkey
     data[entry + 24 : entry + 28] = struct.pack("<L", 2**30)
     path.write_bytes(data)
     assert "`vector` would grow from" in refusal(path)
@@ -153,7 +153,7 @@ def test_a_zip_bomb_within_what_deflate_allows(tmp_path: Path, monkeypatch: pyte
     path = saved(tmp_path, vector=zeros)
     assert path.stat().st_size < 100_000
     monkeypatch.setattr(bounds, "MOST_BYTES", 10_000_000)
-    assert "its arrays have 40,0" in refusal(path)
+    assert "its arrays occupy 40,0" in refusal(path)
 
 
 def test_a_zip_that_says_it_is_smaller_than_it_is(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_zip_that_says_it_is_smaller_than_it_is(tmp_path: Path) -> None:
 
 def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
     path = with_member(tmp_path, npy("(4, 2)"), compress_type=zipfile.ZIP_LZMA)
-    assert "compressed by a method that numpy does not use" in refusal(path)
+    assert "compressed with a method that numpy does not use" in refusal(path)
     path = with_member(tmp_path, npy("(4, 2)"))
     data = bytearray(path.read_bytes())
     data[data.rindex(b"PK\x01\x02") + 8] |= 1
@@ -181,14 +181,14 @@ def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
     assert "it has 306 arrays, but at most 256 are allowed" in refusal(path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"more"
-    assert "does not end like an npz file" in refusal(path)
+    assert "does not end as an npz file should" in refusal(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\5\6", b"text" * 20, bytes(4096)])
 def test_files_that_are_no_zip(tmp_path: Path, content: bytes) -> None:
     path = saved(tmp_path)
     path.write_bytes(content)
-    assert "does not end like an npz file" in refusal(path)
+    assert "does not end as an npz file should" in refusal(path)
 
 
 def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"version": 2}, "it has version 2, but only version 1 is supported"),
-        ({"episodes": 2}, "it lists 2 episodes, and the folder has 1"),
+        ({"episodes": 2}, "it lists 2 episodes, but the folder has 1"),
         ({"episodes": 10**39}, "is not a valid size"),
         ({"action": {"size": 0, "is_discrete": True}}, "its action is invalid"),
         ({"action": {"size": 2**70, "is_discrete": True}}, "is not a valid size"),
@@ -359,7 +359,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "observations",
         lambda g: g.create_dataset("observations", (2**40, 2**20), "f8", chunks=(1, 16)),
-        "its arrays have 9,223,372,036,854,775,",
+        "its arrays occupy 9,223,372,036,854,775,",
     ),
     (
         "observations",

@@ -251,7 +251,7 @@ def test_an_environment_that_is_broken_from_its_first_step_leaves_a_resumed_run_
     ("kind", "timeout", "reason"),
     [
         ("Dies", 60, "its process died (exit code -9"),
-        ("Hangs", 20, "its process gave no answer for env.worker_timeout=20 s"),
+        ("Hangs", 20, "its process did not respond within env.worker_timeout=20 s"),
     ],
 )
 def test_a_worker_that_fails_is_named_its_episode_truncated_and_the_run_survives(
