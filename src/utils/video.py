@@ -64,32 +64,47 @@ def encode_image(image: Frame) -> bytes:
     return buffer.getvalue()
 
 
-def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
-    """Return frames as a lossless animated PNG that repeats forever."""
-    first, *rest = [Image.fromarray(frame) for frame in frames]
+def encode_animation(frames: Iterable[Frame], fps: float) -> bytes:
+    """Return frames as a lossless animated PNG that repeats forever. Memory is constant."""
     buffer = io.BytesIO()
-    first.save(buffer, format="PNG", save_all=True, append_images=rest, duration=1000 / fps, loop=0)
+    _encode(buffer, frames, fps, "apng", "apng", "rgb24", {"plays": "0"}, {})
     return buffer.getvalue()
 
 
 def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
     """Encode with x264 as yuv420p, the only pixel format that every player and browser supports."""
     height, width = first.shape[:2]
-    # Runs without MP4 videos do not need these libraries.
+    # The color planes of yuv420p have half the height and width.
+    odd = ((0, height % 2), (0, width % 2), (0, 0))
+    even = (np.pad(frame, odd, mode="edge") for frame in chain([first], rest))
+    _encode(str(path), even, fps, "mp4", "libx264", "yuv420p", {}, _X264_OPTIONS)
+
+
+def _encode(
+    target: str | io.BytesIO,
+    frames: Iterable[Frame],
+    fps: float,
+    container: str,
+    codec: str,
+    pixels: str,
+    container_options: dict[str, str],
+    codec_options: dict[str, str],
+) -> None:
+    # Runs without videos do not need these libraries.
     import av
 
-    with av.open(str(path), "w", format="mp4") as container:
+    with av.open(target, "w", format=container, options=container_options) as opened:
         rate = Fraction(fps).limit_denominator(1000)
-        stream = container.add_stream("libx264", rate=rate, options=_X264_OPTIONS)
-        stream.pix_fmt = "yuv420p"
+        stream = opened.add_stream(codec, rate=rate, options=codec_options)
+        stream.pix_fmt = pixels
         # Frames are small, and each thread reserves 72 MB of address space.
         stream.codec_context.thread_count = 1
-        # The color planes of yuv420p have half the height and width.
-        stream.height, stream.width = height + height % 2, width + width % 2
-        for frame in chain([first], rest):
-            even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
-        container.mux(stream.encode())
+        for index, frame in enumerate(frames):
+            # The first frame opens the encoder, which cannot change its size later.
+            if index == 0:
+                stream.height, stream.width = frame.shape[:2]
+            opened.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        opened.mux(stream.encode())
 
 
 def _write_gif(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:

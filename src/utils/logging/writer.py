@@ -78,8 +78,8 @@ class MetricsWriter:
     def animation(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Show frames, uint8 (time, height, width, 3), as an animated image."""
         if self._displays:
-            enlarged = upscale(frames, _screen_factor(*frames.shape[1:3]))
-            self._show(step, tag, encode_animation(enlarged, fps))
+            factor = _screen_factor(*frames.shape[1:3])
+            self._show(step, tag, encode_animation((upscale(frame, factor) for frame in frames), fps))
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         """Show text in TensorBoard's Text tab."""
