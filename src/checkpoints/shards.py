@@ -35,7 +35,7 @@ RANKS_KEY = "ranks"
 
 
 def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
-    """Create this rank's run folder and set `config.run_dir`. Only rank 0 logs to the terminal and events."""
+    """Create this rank's run folder and set `config.run_dir`. Only rank 0 writes logs and event files."""
     root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
     folder = folder_of_rank(root, ranks.index)
     config.run_dir = str(folder)

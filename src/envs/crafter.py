@@ -26,8 +26,8 @@ class _Repeatable(crafter.Env):
 class Crafter(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """Collect resources and survive, for at most 10,000 steps. Observations are (size, size, 3) uint8.
 
-    The reward is 1 when one of 22 achievements is first reached in an episode, plus 0.1 for each point of
-    health gained and -0.1 for each point lost. Death is terminal.
+    The reward is 1 when one of the 22 achievements is first unlocked in an episode, plus 0.1 for each point
+    of health gained and -0.1 for each point lost. Death is terminal.
     """
 
     def __init__(self, size: int) -> None:

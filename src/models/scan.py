@@ -8,10 +8,14 @@ Autograd would compute x_t' dL/dy_t at every step and add up T products. Their s
 
     dL/dW = sum_t x_t' dL/dy_t = X' D,    X = [x_1; ...; x_T],    D = [dL/dy_1; ...; dL/dy_T]
 
+The arithmetic is the same, but one product over all T B rows replaces T products over B rows and T - 1
+additions of the size of W.
+
 The steps therefore use W without its gradient and keep their inputs x_t. The terms b_t of all steps form one
 tensor, the tap. As b_t is added to y_t, the gradient of the tap is D. It is complete once autograd has passed
-through all steps. `_Tap` then returns X' D as the gradient of W. A bias is a tap with equal terms, and its
-gradient is the sum of D.
+through all steps. The kept inputs are detached, because their graphs contain the tap and would never be
+freed. `_Tap` then returns X' D as the gradient of W. A bias is a tap with equal terms, and its gradient is
+the sum of D.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -263,7 +263,7 @@ def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, st
     `asked` is the user's input that selected the agent.
 
     Raises:
-        UserError: If it has no world model, image or decoder, or several discrete actions.
+        UserError: If it has no world model, image or decoder, or if its action has several discrete parts.
     """
     if not isinstance(agent, DreamerWorkflow):
         raise UserError(f"{asked} is a population, which has no world model and cannot dream.")

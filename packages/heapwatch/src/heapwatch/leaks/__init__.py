@@ -1,1 +1,1 @@
-"""Sample memory counters, test their trends, and find the holder of growth while a run lasts."""
+"""Sample memory counters, test their trends, and find what holds growing memory during a run."""

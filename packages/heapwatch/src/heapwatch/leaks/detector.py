@@ -50,8 +50,8 @@ class LeakDetector:
     thinned to the window's length.
 
     After an event at step s of a run that started at step b, samples up to s + (s - b) / 5 are skipped,
-    because the effects of an event need time to settle. No samples are recorded before all events of
-    `wait_for`, which are reasons passed to `restart`. The detector keeps no reference to measured objects.
+    because the effects of an event need time to settle. No samples are recorded until every event in
+    `wait_for` (reasons passed to `restart`) has occurred. The detector keeps no reference to an object.
 
     Updates may pause for a rollout, an evaluation or the start of an epoch, and a pause may allocate memory
     that the next updates free. If the judged samples include a pause, growth counts only if the minima of the
@@ -176,8 +176,8 @@ class LeakDetector:
 def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
     """Classify a rise as `growing`, or as `collectable` if a garbage collection frees half of it.
 
-    Python triggers collections by the number of objects, not by their bytes, so a few large tensors in
-    reference cycles can accumulate.
+    Python triggers collections based on the number of objects, not their size in bytes, so a few large
+    tensors in reference cycles can accumulate.
     """
     before = read()
     gc.collect()

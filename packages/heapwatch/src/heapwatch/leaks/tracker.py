@@ -121,7 +121,7 @@ class MemoryTracker:
     def report(self, step: int) -> MemoryReport:
         """Return the sizes of the last sample, and the growth since the previous report or the first sample.
 
-        A component that no longer exists is reported once more, a registered object in every report.
+        A component that no longer exists is reported one last time. A registered object is in every report.
         """
         steps = 0 if self._since_step is None else step - self._since_step
         self._since_step = step

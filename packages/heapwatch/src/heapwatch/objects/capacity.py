@@ -336,7 +336,7 @@ def _changed(parts: Iterable[ast.AST]) -> dict[str, ast.expr]:
 
 
 def _value(node: ast.AST, owner: Any) -> Any:
-    """Return the value of an expression of `self` for an object, without running code of the object.
+    """Return the value of an expression of `self` for an object, without running any of the object's code.
 
     Raises:
         LookupError: If the value cannot be determined.
