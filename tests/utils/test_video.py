@@ -152,9 +152,11 @@ def test_a_video_without_frames_is_refused(tmp_path: Path, suffix: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_mp4_of_a_generator_never_holds_its_frames(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".mp4", ".png"])
+def test_encoding_a_generator_never_keeps_its_frames(tmp_path: Path, suffix: str) -> None:
     given: list[weakref.ref[Frames]] = []
     most_alive = 0
+    path = tmp_path / f"episode{suffix}"
 
     def frames() -> Iterator[Frames]:
         nonlocal most_alive
@@ -165,7 +167,12 @@ def test_an_mp4_of_a_generator_never_holds_its_frames(tmp_path: Path) -> None:
             del own
             most_alive = max(most_alive, sum(ref() is not None for ref in given))
 
-    save_video(tmp_path / "episode.mp4", frames(), fps=15)
-    assert len(decode_mp4(tmp_path / "episode.mp4")) == 14
+    if suffix == ".mp4":
+        save_video(path, frames(), fps=15)
+        decoded = decode_mp4(path)
+    else:
+        path.write_bytes(encode_animation(frames(), fps=15))
+        decoded = decode_image_file(path)
+    assert len(decoded) == 14
     # These are the current frame and the first, because the first determined the size.
     assert most_alive <= 2
