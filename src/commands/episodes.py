@@ -31,7 +31,7 @@ from ..episodes import (
     spec_of,
     write_episodes,
 )
-from ..orchestration.orchestrator import replay_of
+from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable, require_range
 from ..utils.ranks import ALONE
 from ..utils.timestep import ActionSpec

@@ -18,11 +18,9 @@ from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
 from ..memory.guard import RunGuard
 from ..memory.snapshots import SnapshotRecorder
-from ..planning.recipe import environment_spec
 from ..utils.metrics import PhaseTimer
 from ..utils.ranks import ALONE, Ranks
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
-from .recipes import recipe_of
 from .reports import Reports
 from .signals import Signals
 
@@ -203,17 +201,6 @@ def build_replay(
 
         prefill(replay, Path(config.buffer.prefill), request)
     return replay
-
-
-def replay_of(
-    checkpoint: Checkpoint, config: TrainConfig, run_dir: Path
-) -> tuple[EpisodeReplayBuffer, ReplaySpec]:
-    """Return a checkpoint's replay and its spec. Memory-mapped storage uses unnamed files in `run_dir`."""
-    recipe = recipe_of(config)
-    request = recipe.replay_spec(config, environment_spec(config, recipe))
-    replay = EpisodeReplayBuffer(request, directory=run_dir)
-    checkpoint.restore_replay(replay)
-    return replay, request
 
 
 def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:

@@ -1,7 +1,9 @@
-"""Rebuild a run's agent from its folder."""
+"""Rebuild a run's agent and replay from its folder."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pretrained import holds_networks_alone, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.weights import load_weights, networks_of
@@ -11,6 +13,23 @@ from ..planning.recipe import environment_spec
 from ..utils.errors import UserError
 from ..workflows import Agent
 from .recipes import recipe_of
+
+if TYPE_CHECKING:
+    from ..buffers import EpisodeReplayBuffer, ReplaySpec
+
+
+def replay_of(
+    checkpoint: Checkpoint, config: TrainConfig, run_dir: Path
+) -> "tuple[EpisodeReplayBuffer, ReplaySpec]":
+    """Return a checkpoint's replay and its spec. Memory-mapped storage uses unnamed files in `run_dir`."""
+    # An agent is loaded without its replay.
+    from ..buffers import EpisodeReplayBuffer
+
+    recipe = recipe_of(config)
+    request = recipe.replay_spec(config, environment_spec(config, recipe))
+    replay = EpisodeReplayBuffer(request, directory=run_dir)
+    checkpoint.restore_replay(replay)
+    return replay, request
 
 
 def load_agent(

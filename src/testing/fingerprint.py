@@ -20,7 +20,7 @@ from ..checkpoints.shards import RANKS, RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Device
 from ..orchestration.dreamer.recipe import share_of
-from ..orchestration.orchestrator import replay_of
+from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging.json_lines import read_lines
 from ..utils.logging.writer import METRICS_FILE
