@@ -88,6 +88,12 @@ class Checkpoint:
             manifest = durable_io.parse_json(durable_io.read_regular(path))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
+            # Format 1 had this file but no manifest.
+            if (self.folder / "loop.json").exists():
+                raise UserError(
+                    f"{self.folder} has format 1 of an older Reverie, which does not support exact resuming; "
+                    f"this Reverie {__version__} reads format {FORMAT}. Start a new run."
+                ) from error
             raise Damaged(f"{path} is missing") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error

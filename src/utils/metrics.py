@@ -68,7 +68,10 @@ class MetricMeans:
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Restore the sums on `device`, the current device of the run."""
         self._totals.clear()
-        for each in state["tensors"]:
+        # Version 0.2 saved the sums of host numbers separately.
+        numbers = state.get("floats", {}).items()
+        old = [{"names": [name], "total": [each[0]], "count": each[1]} for name, each in numbers]
+        for each in [*state["tensors"], *old]:
             total = torch.as_tensor(each["total"], dtype=torch.float64, device=device)
             self._add(tuple(each["names"]), total, each["count"])
 

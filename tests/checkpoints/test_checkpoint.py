@@ -1,6 +1,7 @@
 """Checkpoints are atomic. Damage is reported, and the previous checkpoint is used."""
 
 import errno
+import json
 import logging
 import os
 import re
@@ -333,6 +334,15 @@ def test_the_format_of_a_newer_reverie_is_refused(tmp_path: Path, monkeypatch: p
         r"step_000000010 has format 4, but this Reverie \S+ reads format 3\. Use Reverie 9\.8, which wrote it"
     )
     with pytest.raises(UserError, match=message):
+        latest_checkpoint(tmp_path)
+
+
+def test_the_first_format_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path, 10).folder
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "loop.json").write_text(json.dumps({"format": 1, "step": 10}))
+    with pytest.raises(UserError, match=r"step_000000010 has format 1 of an older Reverie"):
         latest_checkpoint(tmp_path)
 
 

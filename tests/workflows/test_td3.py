@@ -220,6 +220,16 @@ def test_a_member_that_is_not_finite_goes_back_alone() -> None:
     assert all(tensor.isfinite().all() for tensor in members.tensors())
 
 
+def test_a_state_with_the_names_of_earlier_versions_is_loaded() -> None:
+    members, other = members_of(2), members_of(2, seed=1)
+    state = copy.deepcopy(other.state_dict())
+    state["networks"] = {
+        name.replace("target_", "slow_"): stacked for name, stacked in state["networks"].items()
+    }
+    members.load_state_dict(state)
+    assert_equal(members, other)
+
+
 def test_a_state_of_other_sizes_is_refused_and_changes_nothing() -> None:
     members, other = members_of(2), Members(Sizes(3, 2, 9), 2, CPU)
     before = members.rows(0, 2)

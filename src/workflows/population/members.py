@@ -16,6 +16,9 @@ from .config import TD3Config
 Stacked = dict[str, Tensor]
 """Parameters of one type of network by name, each (M, *shape) float32."""
 
+_SAVED_NAMES = {"slow_actor": "target_actor", "slow_critic": "target_critic"}
+"""Names of networks in checkpoints up to version 0.2.0, and their current names."""
+
 _TRAINED = ("actor", "critic")
 
 
@@ -163,6 +166,8 @@ class Members:
         Raises:
             ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
         """
+        networks = {_SAVED_NAMES.get(name, name): stacked for name, stacked in state["networks"].items()}
+        state = {**state, "networks": networks}
         check_structure(state, self.state_dict())
         self.load_rows(0, state)
 
