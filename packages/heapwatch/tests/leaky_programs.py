@@ -87,6 +87,21 @@ LEAKS = {
             Level().distances(0)
         """,
     ),
+    "lru_cache on a method of one object": Leak(
+        "Level.distances (lru_cache, ",
+        "Set maxsize, e.g. @lru_cache(maxsize=128).",
+        """
+        import functools
+        import numpy as np
+        class Level:
+            @functools.cache  # grows
+            def distances(self, start):
+                return np.ones(40_000, np.uint8)
+        level = Level()
+        def step(number):
+            level.distances(number)
+        """,
+    ),
     "lru_cache of tensors": Leak(
         "program.features (lru_cache, ",
         "Do not cache by tensor",
@@ -285,6 +300,21 @@ DECOYS = {
         rows = []
         def step(number):
             rows.extend(np.ones((4, 10_000), np.uint8))
+        """,
+    "all rows of large arrays": """
+        import numpy as np
+        rows = []
+        def step(number):
+            rows.extend(np.ones((600, 80), np.uint8))
+        """,
+    "webhooks of the program itself": """
+        import numpy as np
+        class Server:
+            def __init__(self):
+                self._webhooks = []
+        server = Server()
+        def step(number):
+            server._webhooks.append(np.ones(40_000, np.uint8))
         """,
     "a dict by name": """
         import numpy as np

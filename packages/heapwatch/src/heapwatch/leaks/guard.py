@@ -354,7 +354,10 @@ class MemoryGuard:
             return False
         if found.is_named:
             is_native = any(line.startswith(NATIVE) for line in found.lines)
-            growth.found = replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
+            if counter.kept_from and is_native:
+                messages = (each for each in found.messages if not each.startswith(NATIVE))
+                found = replace(found, lines=(_MAPPED,), messages=(*messages, _MAPPED))
+            growth.found = found
             growth.since = _Suspicion(self._step, heap, memory_counters(), system_bytes())
         elif not growth.found.is_named:
             growth.found = found

@@ -1,5 +1,6 @@
 """Compare two measurements of the heap, and describe the holders of the growth."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -169,10 +170,9 @@ class _Messages:
 
     def add_graph(self, path: str, nbytes: float, growth: float) -> None:
         """Add an autograd graph. Its tensors count, in addition to the objects on the path."""
-        cause = self._now.causes.get(path)
-        if cause is not None:
-            _, size, rate = self._known(cause)
-            self._found[cause.path] = cause, size + nbytes, rate + growth / self._steps
+        cause = self._now.causes.get(path) or Cause(path, path, ())
+        _, size, rate = self._known(cause)
+        self._found[cause.path] = cause, size + nbytes, rate + growth / self._steps
 
     def add_path(self, path: str, filling: str | None) -> None:
         """Add a path, with its fill level if it is filling."""
@@ -185,8 +185,10 @@ class _Messages:
     def texts(self) -> tuple[str, ...]:
         """Return the sentences, those with the largest growth first."""
         found = sorted(self._found.values(), key=lambda each: -each[2])
+        # A block of code counts as one step.
+        per_step = " per step" if self._steps > 1 else ""
         known = [
-            cause.text(f"{size_text(size)}, {'+' * (rate >= 0)}{size_text(rate)} per step")
+            cause.text(f"{size_text(size)}, {'+' * (rate >= 0)}{size_text(rate)}{per_step}")
             for cause, size, rate in found
         ]
         return tuple([*known, *self._filling.values()][:_TOP])
@@ -258,7 +260,8 @@ def growing_container(path: str, before: _Entries, now: _Entries) -> str | None:
     for name in containers(path):
         earlier, length = before.get(name, 0), now.get(name, 0)
         if length > earlier:
-            rates[name] = length / max(1, earlier)
+            # Containers that were empty cannot be compared, so the outermost of them counts.
+            rates[name] = length / earlier if earlier else math.inf
     return next((name for name in rates if rates[name] >= _KEEPS_PACE * max(rates.values())), None)
 
 

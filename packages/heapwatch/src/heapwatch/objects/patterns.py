@@ -27,7 +27,9 @@ CONFIDENCE = 0.8
 _NEWEST = 256
 # A view pins an array if its whole storage is at least this many times larger.
 _PINNED = 2.0
-_HOOKS = re.compile(r"\._\w*hooks(_\w+)?$")
+# The registries of torch's modules, tensors and optimizers. Programs may have attributes with similar names.
+_KINDS = "forward|backward|non_full_backward|state_dict|load_state_dict|optimizer|post_accumulate_grad"
+_HOOKS = re.compile(rf"\._(global_)?({_KINDS})(_\w+)?_hooks(_\w+)?$")
 _REGISTRATIONS = (
     *("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_hook"),
     *("register_post_accumulate_grad_hook", "register_step_post_hook", "register_step_pre_hook"),
@@ -213,7 +215,9 @@ def _cache(evidence: Evidence) -> Advice | None:
         effect = "keeps every argument and result, and never finds a tensor again"
         return Advice(effect, "Do not cache by tensor: tensors are equal only to themselves.")
     code = cached_code(cache)
-    if code is not None and code.co_varnames[:1] == ("self",):
+    objects = {id(key[0]) for key in keys if type(key) is tuple and key}
+    is_method = code is not None and code.co_varnames[:1] == ("self",)
+    if is_method and len(objects) >= CONFIDENCE * len(keys):
         return Advice("keeps every `self`", "Cache in an attribute of the object, not in the class.")
     return Advice(effect, "Set maxsize, e.g. @lru_cache(maxsize=128).")
 
@@ -295,14 +299,18 @@ def _views(evidence: Evidence) -> Advice | None:
     shown: dict[Any, float] = {}
     whole: dict[Any, int] = {}
     tensors = 0
-    for value in newest(evidence.container)[1]:
+    values, partly = newest(evidence.container)[1], set[Any]()
+    for index, value in enumerate(values):
         for leaf in _leaves(value):
             storage = storage_of(leaf)
             if storage is not None:
                 tensors += is_tensor(leaf)
                 shown[storage.key] = shown.get(storage.key, 0.0) + logical_bytes(leaf)
                 whole[storage.key] = storage.nbytes
-    share = _share(whole[key] >= _PINNED * shown[key] for key in whole)
+                # Entries that are not examined may show the rest of the array of the oldest examined one.
+                if index == 0 and len(values) == _NEWEST:
+                    partly.add(storage.key)
+    share = _share(whole[key] >= _PINNED * shown[key] for key in whole.keys() - partly)
     fix = "Store view.clone()." if tensors else "Store view.copy()."
     return Advice("keeps a whole array for every small view", fix, share)
 
