@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from ctypes.util import find_library
 from functools import partial
 from importlib import import_module
@@ -51,17 +52,24 @@ def validate_suite(config: EnvConfig) -> None:
 
 def _imported(suite: Suite, name: str) -> Any:
     """Import a module of an optional suite."""
-    if suite is Suite.dmc and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+    is_chosen = False
+    if suite is Suite.dmc and not {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"} & os.environ.keys():
         # dm_control chooses its renderer on import. On Linux, it would choose one that needs a screen.
         found = [value for value, library in _RENDERERS.items() if find_library(library)]
-        if sys.platform == "linux" and found:
-            os.environ.setdefault("MUJOCO_GL", found[0])
+        if is_chosen := sys.platform == "linux" and bool(found):
+            os.environ["MUJOCO_GL"] = found[0]
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         repair = f"pip install -c constraints.txt -e '.[{suite.value}]'"
         raise UserError(f"env={suite.value} needs the package {error.name}: {repair}.") from error
     except Exception as error:
+        if is_chosen:
+            # The library exists without a device. Without these variables, dm_control works without pixels.
+            os.environ.pop("MUJOCO_GL")
+            os.environ.pop("PYOPENGL_PLATFORM", None)
+            with suppress(Exception):
+                return import_module(name)
         # Without their library, renderers raise other exceptions.
         repair = f"Install it, or unset MUJOCO_GL ({os.environ.get('MUJOCO_GL', 'not set')})"
         raise UserError(f"env={suite.value}: {name} failed with {with_place(error)}. {repair}.") from error
