@@ -112,13 +112,16 @@ class Reference:
 
     def standing(self, place: float, episode_return: float) -> Standing:
         """Compare a return with the runs at this number of updates or frames, or the end of the longest."""
-        at = min(int(place // self.spacing), len(self.low) - 1)
+        point = min(place / self.spacing, len(self.low) - 1)
+        at = int(point)
+        curves = (self.low, self.high, self.mean or self.low)
+        low, high, mean = (float(np.interp(point, range(len(curve)), curve)) for curve in curves)
         unit, source = "update", f"{count_text(self.runs[at], 'run')}, {self.published[at]} published"
         if self.agent is not None:
             unit, seeds = "frame", count_text(self.runs[at], "seed")
-            source = f"{self.agent}, {seeds}, mean {self.mean[at]:.1f}"
+            source = f"{self.agent}, {seeds}, mean {mean:.1f}"
         has_risen = episode_return > self.risen_above
-        return Standing(place, episode_return, self.low[at], self.high[at], has_risen, unit, source)
+        return Standing(place, episode_return, low, high, has_risen, unit, source)
 
 
 def reference_of(config: DreamerTrainConfig) -> Reference | None:
@@ -202,14 +205,17 @@ class OnTrack(Instrument):
             self._last.add(episode, place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the places and returns of the last episodes, (n, 2) float64."""
-        return {"last_games": np.array(self._last.games, np.float64).reshape(-1, 2)}
+        """Return the places and returns of the last episodes, (n, 2) float64, and the unit of places."""
+        games = np.array(self._last.games, np.float64).reshape(-1, 2)
+        return {"last_games": games, "is_by_frames": self._is_by_frames}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the last episodes."""
         self._are_updates_made = Every(self._are_updates_made.interval, state["updates"])
         # Version 0.2 did not save the games.
-        if (games := state.get("last_games")) is not None:
+        games = state.get("last_games")
+        # Another batch size may change the reference, and with it the unit of places.
+        if games is not None and state.get("is_by_frames", False) == self._is_by_frames:
             check_structure(games, np.empty((min(len(games), EPISODES), 2)), "last_games")
             self._last.games.extend(games.tolist())
 
