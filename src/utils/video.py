@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,8 @@ def _encode(
 
     with av.open(target, "w", format=container, options=container_options) as opened:
         rate = Fraction(fps).limit_denominator(1000)
-        stream = opened.add_stream(codec, rate=rate, options=codec_options)
+        # PyAV's types do not know which codecs are for videos.
+        stream: Any = opened.add_stream(codec, rate=rate, options=codec_options)
         stream.pix_fmt = pixels
         # Frames are small, and each thread reserves 72 MB of address space.
         stream.codec_context.thread_count = 1
