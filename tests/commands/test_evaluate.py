@@ -432,7 +432,7 @@ def test_an_environment_that_breaks_has_no_return(
 def test_a_missing_run_is_named(
     cartpole_run: Path, tmp_path: Path, command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert error_of(capsys, command).startswith("run is missing. Write run=VALUE. Folder of the run, ")
+    assert error_of(capsys, command).startswith("run is missing. Write run=VALUE. Run folder, ")
     wrong = cartpole_run.with_name("rum")
     message = error_of(capsys, lambda: command(f"run={wrong}"))
     assert message == f"run={wrong} is not a folder. Did you mean `{cartpole_run}`?"

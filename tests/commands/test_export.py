@@ -108,7 +108,7 @@ def test_what_is_exported_names_no_address_of_its_user(
     [
         (["run=pretrained:catch"], "out is missing. Write out=VALUE. New folder for the files."),
         (["run=pretrained:catch", "out=."], "out=. already exists. Set a new folder."),
-        (["out=new"], "run is missing. Write run=VALUE. Folder of the run"),
+        (["out=new"], "run is missing. Write run=VALUE. Run folder"),
         (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
         # An unwritable target is rejected before the run is played.
         (["run=nowhere", f"out={'o' * 300}"], "cannot be written: File name too long."),

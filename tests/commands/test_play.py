@@ -34,7 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Play:
     [
         (
             (),
-            "run is missing. Write run=VALUE. Folder of the run, a folder of weights and configuration, or "
+            "run is missing. Write run=VALUE. Run folder, folder with weights and configuration, or "
             "`pretrained:<name>`.",
         ),
         (("run=pretrained:catch", "port=65536"), "port must be in [0, 65535], got 65536."),

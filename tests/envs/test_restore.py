@@ -143,6 +143,6 @@ def test_a_state_of_another_number_of_environments_is_refused() -> None:
     state = environment.state_dict()
     environment.close()
     other = make_environment(EnvConfig(suite=Suite.catch, action_repeat=1, num_envs=2), 0)
-    with pytest.raises(ValueError, match=r"has 3 environments, but env\.num_envs=2"):
+    with pytest.raises(ValueError, match=r"contains 3 environments, but env\.num_envs=2"):
         other.restore(state)
     other.close()
