@@ -207,7 +207,7 @@ def resident_tolerance(tolerance_bytes: float) -> float:
 
 
 def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
-    """Return the hours until `growing` or `allocator retention` has used the free memory, else `None`.
+    """Return the hours until `growing` or `allocator retention` uses up the free memory, else `None`.
 
     >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
