@@ -3,11 +3,13 @@
 import gc
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from absl.logging import get_absl_handler
 from hypothesis import HealthCheck, settings
 from jaxtyping import config as jaxtyping_config
 
@@ -34,6 +36,9 @@ IS_SLOW_TIER = {"not gpu and not slow": False, "not gpu and slow": True}
 """Whether the `-m` expression of a `make` target selects the slow tier."""
 WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
+# dm_control imports absl, whose handler closes its stream when logging is configured again. The stream must
+# not be pytest's file for the output of tests.
+get_absl_handler().python_handler.stream = sys.__stderr__
 torch.set_num_threads(1)
 # This also applies to the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
