@@ -44,8 +44,9 @@ class KeptState:
     Each changed setting is reported once per environment. Reseeded random generators are only reported, not
     restored, because the environment would then draw the same numbers again.
 
-    With `is_step`, only settings that could break an update or lose a signal are compared, which takes a few
-    us. The next full comparison compares the others with `baselines`, the first values in each thread.
+    With `is_step`, only settings that could break an update, lose a signal or hide a message are compared,
+    which takes a few us. The next full comparison compares the others with `baselines`, the first values in
+    each thread.
     """
 
     __slots__ = ("_baselines", "_generators", "_is_step", "_name", "_quick", "_slow", "_system", "_when")
@@ -123,6 +124,7 @@ def collected_changes() -> Iterator[list[str]]:
 
 def _read_quick() -> tuple[Any, ...]:
     """Return the values of `_QUICK`. Speed matters, because this runs twice in each step."""
+    own = _OWN_LOGGER
     if torch := sys.modules.get("torch"):
         # `torch.get_default_device` is slow (4 us) and includes callers' `with torch.device(...)` blocks.
         device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -137,7 +139,10 @@ def _read_quick() -> tuple[Any, ...]:
     return (
         (getsignal(signal.SIGINT), getsignal(signal.SIGTERM), getsignal(signal.SIGUSR1)),
         (sys.stdout, sys.stderr),
-        (logging.root.manager.disable, _OWN_LOGGER.disabled),
+        (logging.root.manager.disable, own.disabled),
+        # A run may end after any step, and its last message must appear.
+        (own.level, own.propagate, own.handlers[:], [handler.level for handler in own.handlers]),
+        [each for each in _own_children() if each.level or each.disabled or not each.propagate],
         *of_torch,
         # `warnings.catch_warnings` in the main thread replaces the filters and misleads other threads.
         warnings.filters[:] if threading.current_thread() is _MAIN else _UNKNOWN,
@@ -146,13 +151,11 @@ def _read_quick() -> tuple[Any, ...]:
 
 def _read_slow() -> tuple[Any, ...]:
     """Return the values of `_SLOW`."""
-    own, torch = _OWN_LOGGER, sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     return (
         _folder(),
         signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         (logging.root.level, logging.root.handlers[:]),
-        (own.level, own.propagate, own.handlers[:], [handler.level for handler in own.handlers]),
-        [each for each in _own_children() if each.level or each.disabled or not each.propagate],
         torch.get_num_threads() if torch else _UNKNOWN,
         _determinism(torch) if torch else _UNKNOWN,
         torch.get_float32_matmul_precision() if torch else _UNKNOWN,
@@ -290,6 +293,8 @@ _QUICK: _Settings = (
     ("the handlers of SIGINT, SIGTERM or SIGUSR1", _restore_handlers),
     ("sys.stdout or sys.stderr", _restore_streams),
     ("the logging configuration", _restore_disabled),
+    ("the logging configuration", _restore_own_logger),
+    ("the logging configuration", _restore_own_children),
     ("torch's default dtype", lambda dtype: _torch().set_default_dtype(dtype)),
     ("torch's grad mode", _restore_grad_mode),
     ("torch's default device", lambda device: _torch().set_default_device(device)),
@@ -300,8 +305,6 @@ _SLOW: _Settings = (
     ("the working directory", os.chdir),
     ("the blocked signals", lambda signals: signal.pthread_sigmask(signal.SIG_SETMASK, signals)),
     ("the logging configuration", _restore_root_logger),
-    ("the logging configuration", _restore_own_logger),
-    ("the logging configuration", _restore_own_children),
     ("torch's number of threads", lambda count: _torch().set_num_threads(count)),
     ("torch's deterministic algorithms", _restore_determinism),
     ("torch's matmul precision", lambda precision: _torch().set_float32_matmul_precision(precision)),

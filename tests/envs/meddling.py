@@ -39,9 +39,6 @@ def enter(mode: Any) -> None:
 
 CHANGES: dict[str, Callable[[], object]] = {
     "working directory": lambda: os.chdir(tempfile.gettempdir()),
-    "SIGINT handler": lambda: signal.signal(signal.SIGINT, handler),
-    "SIGTERM handler": lambda: signal.signal(signal.SIGTERM, handler),
-    "SIGUSR1 handler": lambda: signal.signal(signal.SIGUSR1, handler),
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]),
     "standard streams": lambda: (
         setattr(sys, "stdout", io.StringIO()),
@@ -71,6 +68,10 @@ CHANGES: dict[str, Callable[[], object]] = {
     "locale": lambda: locale.setlocale(
         locale.LC_CTYPE, "C.UTF-8" if locale.setlocale(locale.LC_CTYPE) == "C" else "C"
     ),
+    # The handlers come last, because a signal that arrives between a change and its restoration is lost.
+    "SIGINT handler": lambda: signal.signal(signal.SIGINT, handler),
+    "SIGTERM handler": lambda: signal.signal(signal.SIGTERM, handler),
+    "SIGUSR1 handler": lambda: signal.signal(signal.SIGUSR1, handler),
 }
 
 # A C library changes handlers in the same way: Python still reports the old one. 1 is SIG_IGN.

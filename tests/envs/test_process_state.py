@@ -31,7 +31,9 @@ WHEN = {
     "reset": "in reset()",
     "step": "in step()",
 }
-AT_EACH_STEP = ("signals", "streams", "disabled", "dtype", "grad", "device", "anomaly", "filters")
+TORCH_AT_EACH_STEP = ("dtype", "grad", "device", "anomaly")
+LOGGING_AT_EACH_STEP = ("disabled", "own loggers", "levels of handlers")
+AT_EACH_STEP = ("signals", "streams", "filters", *TORCH_AT_EACH_STEP, *LOGGING_AT_EACH_STEP)
 """Settings that are restored before the next update. The others are restored within 20 steps."""
 
 ACTION = np.array([[1, 0]], np.float32)
@@ -40,14 +42,15 @@ ACTION = np.array([[1, 0]], np.float32)
 def settings() -> dict[str, Any]:
     """Return all process settings that an environment must not change."""
     os.umask(umask := os.umask(0))
-    loggers = [logging.root, *(logging.getLogger(name) for name in ("reverie", "reverie.envs.backend"))]
+    root, *own = map(logging.getLogger, ("root", "reverie", "reverie.envs.backend"))
     return {
         "folder": os.getcwd(),
         "signals": [signal.getsignal(number) for number in SIGNALS],
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "streams": (sys.stdout, sys.stderr),
         "disabled": logging.root.manager.disable,
-        "loggers": [(each.level, each.disabled, each.propagate, [*each.handlers]) for each in loggers],
+        "root logger": (root.level, [*root.handlers]),
+        "own loggers": [(each.level, each.disabled, each.propagate, [*each.handlers]) for each in own],
         "levels of handlers": [each.level for each in logging.getLogger("reverie").handlers],
         "dtype": torch.get_default_dtype(),
         "grad": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
