@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import runpy
+import signal
 import socket
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 TOY_WORLD = Path(__file__).parents[1] / "envs"
 CAP_DAC_OVERRIDE = 1
 CAPABILITY_VERSION = 0x20080522
+PR_SET_PDEATHSIG = 1
 
 
 def obey_permissions() -> None:
@@ -36,7 +38,8 @@ def obey_permissions() -> None:
 
 
 def become(request: dict[str, Any], outputs: list[int]) -> None:
-    """Apply the request to this process."""
+    """Apply the request to this process. It is killed when the server ends, e.g. if pytest was killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     os.setsid()
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
