@@ -40,6 +40,7 @@ _UNKNOWN = "time left unknown"
 _SILENT_SECONDS = 25.0
 # Widths in columns.
 _BAR, _NARROW_BAR, _WIDE = 20, 6, 110
+_MB_PER_MIB = 2**20 / 1e6
 
 
 def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Callable[[], None]:
@@ -204,13 +205,14 @@ class Progress:
     ) -> None:
         """Show the run's state. Call this once per log interval, because plain mode logs a line per call.
 
-        The return is in raw units, or `None` before the end of the first episode. Memory is in MB of 1e6
-        bytes.
+        The return is in raw units, or `None` before the end of the first episode. Memory is passed in MB of
+        1e6 bytes and shown in MiB, like the plan.
         """
         self._step = min(step, self._total_steps)
         self._bar.update(self._steps.id, completed=self._step)
         self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
-        self._memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
+        planned = "" if planned_mb is None else f" of {planned_mb / _MB_PER_MIB:,.0f}"
+        self._memory = f"memory {memory_mb / _MB_PER_MIB:,.0f}{planned} MiB"
         pace = _pace_text(updates_per_second)
         self._describe(pace)
         if self._bar.disable:
