@@ -59,7 +59,8 @@ _STYLE = """
   :root { --ink: #e6e9f0; --soft: #9aa4b5; --line: #363d4a; --paper: #1a1e26; --ground: #12151b; }
 }
 figure { margin: 0; padding: 8px; background: var(--paper); border: 1px solid var(--line); }
-svg { width: 100%; max-width: 900px; height: auto; overflow: visible; }
+svg { display: block; width: 100%; max-width: 900px; height: auto; margin: 0 auto; overflow: visible; }
+.scroll + p { margin-top: 8px; }
 td:first-child, th:first-child, td:last-child, th:last-child { text-align: left; }
 """
 
@@ -197,8 +198,9 @@ def _page(figure: Figure, groups: Sequence[Group], tag: str, differing: dict[str
     final = "last value" if is_evaluation(tag) else "mean of the last 10 % of the values"
     headings = ("setting", *(f"group {number + 1}" for number in range(len(groups))))
     settings = ([escape(printable(text)) for text in (key, *texts)] for key, texts in differing.items())
+    heading = "Runs compared" if len(runs) > 1 else "Training run"
     body = [
-        f"<h1>Runs compared</h1><figure>{svg(figure, tag)}</figure>",
+        f"<h1>{heading}</h1><figure>{svg(figure, tag)}</figure>",
         f"<h2>Final scores: {escape(tag)}, {final}</h2>",
         table(_SCORES, scores),
         _NOTES.format(repeats=repeats),

@@ -41,10 +41,12 @@ def image(picture: bytes, name: str) -> str:
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table. The caller escapes the HTML of `rows`."""
+    """Return a table that scrolls sideways if it is too wide. The caller escapes the HTML of `rows`."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
+    whole = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    # With a tab index, the keyboard can scroll it.
+    return f"<div class='scroll' tabindex='0'>{whole}</div>"
 
 
 def tidy(axis: "Axes") -> None:
