@@ -33,8 +33,7 @@ _OWN_HANDLER = "reverie"
 # rich stores at most 1,000 speed samples.
 _PACE_SECONDS, _SAMPLE_SECONDS = 600.0, 0.6
 # Updates that an estimate of the time left requires, and seconds before it is first logged.
-_KNOWN_UPDATES = 5
-_SURE_SECONDS = 20.0
+_KNOWN_UPDATES, _SURE_SECONDS = 5, 20.0
 _UNKNOWN = "time left unknown"
 # This guarantees a line every 30 seconds, even on a busy machine.
 _SILENT_SECONDS = 25.0
