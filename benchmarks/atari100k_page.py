@@ -232,22 +232,22 @@ HEAD = """\
 ```bash
 python -m benchmarks.queue runs=../runs core=1       # train and evaluate every run
 python -m benchmarks.queue runs=../runs show=true    # show the state of each run
-python -m benchmarks.atari100k_page                  # write this page again
+python -m benchmarks.atari100k_page                  # regenerate this page
 ```
 
-The list has {rows} runs: one seed of each of the {games} games in the order of a seeded shuffle, and two more
-seeds of Pong. All games have the settings of `experiment=fast_atari100k`. Only runs of Pong, Breakout and
-Kangaroo choose these settings (`benchmarks/atari100k_choice.yaml`)."""
+The list has {rows} runs: one seed of each of the {games} games in a seeded random order, and two more seeds of
+Pong. All games use the settings of `experiment=fast_atari100k`. Only runs on Pong, Breakout and Kangaroo
+determine these settings (`benchmarks/atari100k_choice.yaml`)."""
 
 PROTOCOL = """\
 ## Protocol
 
-- **Environment**: 100,000 agent steps, which are 400,000 frames. Frame skip 4, up to 30 no-ops at the start
-  of an episode, no sticky actions, the actions that the game uses, RGB images of 64 x 64 pixels.
+- **Environment**: 100,000 agent steps (400,000 frames), frame skip 4, up to 30 no-ops at the start of an
+  episode, no sticky actions, the game's own action set, and RGB images of 64 x 64 pixels.
 - **Score of Reverie**: mean return of {episodes} fresh episodes after the last step, with the sampled policy
   and at most {frames} frames each. ± is the standard error over these episodes.
 - **Score of DreamerV3 (Nature)**: mean return of the training episodes that end after 390,000 frames, or of
-  the last episode of a seed without such an episode. Five seeds of a model with 200 million parameters,
+  the last episode if a seed has no such episode. The five seeds use a model with 200 million parameters,
   trained on a GPU. Evaluations with fresh episodes and training episodes are not the same measurement.
 - **Other agents**: as published, five seeds. EASimulus has the highest mean and IQM of the world-model agents
   without search that we found. Agents that search score higher.
@@ -261,8 +261,8 @@ reverie-evaluate run=<run> episodes={episodes} policy=sample max_steps={steps} d
 SCORES = """\
 ## Scores
 
-All agents on the same games. Intervals are 95 % bootstrap intervals over these games. The IQM is the mean of
-the games without the lowest and highest quarter.
+All agents are compared on the same games. Intervals are 95 % bootstrap intervals over these games. The IQM is
+the mean over the games without the lowest and highest quarter.
 
 {aggregates}
 
@@ -271,8 +271,8 @@ the games without the lowest and highest quarter.
 CURVES = """\
 ## Learning curves
 
-Mean return of the last 16 training episodes over frames. Blue lines are seeds of Reverie. Gray shows the
-mean, lowest and highest of five seeds of DreamerV3 (Nature).
+The figure shows the mean return of the last 16 training episodes over frames. Blue lines are seeds of Reverie.
+Gray shows the mean, minimum and maximum of five seeds of DreamerV3 (Nature).
 
 ![Learning curves of each game](figures/atari100k.png)
 
@@ -280,7 +280,7 @@ mean, lowest and highest of five seeds of DreamerV3 (Nature).
 reverie-plot docs/results/atari100k/<game>_seed_* x=frames out=report.html
 ```
 
-A run logs its place in the gray band: [on track](results/README.md#on-track-published-curves)."""
+A run logs its position relative to the gray band: [on track](results/README.md#on-track-published-curves)."""
 
 RUNS = """\
 ## Runs
@@ -290,7 +290,7 @@ RUNS = """\
 SOURCES = """\
 ## Sources
 
-`benchmarks/atari100k_baselines.csv` has the baselines with repository, commit and file of each column.
+`benchmarks/atari100k_baselines.csv` contains the baselines and the repository, commit and file of each column.
 `python -m benchmarks.published_curves <clone>` builds the author's curves from the score files of
 [danijar/dreamerv3](https://github.com/danijar/dreamerv3)."""
 

@@ -42,13 +42,13 @@ def settings_of(preset: str, device: str = "cpu") -> dict[str, Any]:
 
 
 def is_written(value: Any, cell: str) -> bool:
-    """Return whether a cell, e.g. "512, there 1024", begins with the value and then differs from it."""
-    written, _, there = cell.partition(", there ")
+    """Return whether a cell, e.g. "512, now 1024", begins with the value and then differs from it."""
+    written, _, now = cell.partition(", now ")
     if isinstance(value, Enum):
         value = value.name
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return written == str(value).lower() and not there
-    numbers = [float(text.replace(",", "")) for text in (written, there) if text]
+        return written == str(value).lower() and not now
+    numbers = [float(text.replace(",", "")) for text in (written, now) if text]
     return numbers[0] == value and value not in numbers[1:]
 
 
@@ -83,7 +83,7 @@ def test_a_paper_preset_is_the_same_on_every_device(preset: str) -> None:
 
 
 def test_a_wrong_cell_is_found() -> None:
-    assert is_written(512.0, "512, there 1024") and is_written(5_000_000, "5,000,000")
+    assert is_written(512.0, "512, now 1024") and is_written(5_000_000, "5,000,000")
     assert is_written(False, "false") and is_written("pong", "pong")
-    for value, cell in ((512.0, "256"), (512.0, "512, there 512"), (2, "1, there 2"), (True, "false")):
+    for value, cell in ((512.0, "256"), (512.0, "512, now 512"), (2, "1, now 2"), (True, "false")):
         assert not is_written(value, cell)

@@ -82,7 +82,7 @@ def queue_of_views(run: WorldModelOrchestrator) -> None:
 
 
 def dict_by_episode(run: WorldModelOrchestrator) -> None:
-    """Keep each step by number in a dict that is never cleared."""
+    """Store each step under its number in a dict that is never cleared."""
 
     def remember(_: Any) -> None:
         EPISODES[len(EPISODES)] = {"obs": np.ones(BYTES, np.uint8), "done": False}
