@@ -235,8 +235,8 @@ python -m benchmarks.queue runs=../runs show=true    # show the state of each ru
 python -m benchmarks.atari100k_page                  # regenerate this page
 ```
 
-The list has {rows} runs: one seed of each of the {games} games in a seeded random order, and two more seeds of
-Pong. All games use the settings of `experiment=fast_atari100k`. Only runs on Pong, Breakout and Kangaroo
+The list has {rows} runs: one seed of each of the {games} games in a seeded random order, and two more seeds
+of Pong. All games use the settings of `experiment=fast_atari100k`. Only runs on Pong, Breakout and Kangaroo
 determine these settings (`benchmarks/atari100k_choice.yaml`)."""
 
 PROTOCOL = """\
@@ -271,8 +271,8 @@ the mean over the games without the lowest and highest quarter.
 CURVES = """\
 ## Learning curves
 
-The figure shows the mean return of the last 16 training episodes over frames. Blue lines are seeds of Reverie.
-Gray shows the mean, minimum and maximum of five seeds of DreamerV3 (Nature).
+The figure shows the mean return of the last 16 training episodes over frames. Blue lines are seeds of
+Reverie. Gray shows the mean, minimum and maximum of five seeds of DreamerV3 (Nature).
 
 ![Learning curves of each game](figures/atari100k.png)
 
@@ -290,8 +290,8 @@ RUNS = """\
 SOURCES = """\
 ## Sources
 
-`benchmarks/atari100k_baselines.csv` contains the baselines and the repository, commit and file of each column.
-`python -m benchmarks.published_curves <clone>` builds the author's curves from the score files of
+`benchmarks/atari100k_baselines.csv` contains the baselines and the repository, commit and file of each
+column. `python -m benchmarks.published_curves <clone>` builds the author's curves from the score files of
 [danijar/dreamerv3](https://github.com/danijar/dreamerv3)."""
 
 

@@ -171,7 +171,7 @@ def started(asked: argparse.Namespace, pool: ThreadPoolExecutor, out: Path) -> l
 
 
 def run_tests(out: Path, seconds: float, workers: int) -> str:
-    """Run the GPU tests with their output in `gpu_tests.log`, and return its last line."""
+    """Run the GPU tests, write their output to `gpu_tests.log`, and return its last line."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", str(workers), "-p", "no:cacheprovider"]
     with (out / "gpu_tests.log").open("w") as log:
         try:

@@ -39,7 +39,7 @@ class EventServer(Server):
 
 
 class Warnings(logging.Handler):
-    """Keeps warnings. They may report that a part was not compiled or captured."""
+    """Collects warnings, such as reports that a part was not compiled or captured."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

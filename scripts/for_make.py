@@ -25,7 +25,7 @@ CONFIG_FILE = "config.yaml"
 
 
 def continued(arguments: Sequence[str]) -> list[str]:
-    """Return arguments that resume the run started by the same ones, or that start it in its own folder.
+    """Return arguments that resume the run started with the same ones, or start it in its own folder.
 
     The folder is `run_dir=`, or is named after the experiment and a checksum of all other arguments. Settings
     that differ from the saved ones are passed on, and the run rejects those that cannot change.

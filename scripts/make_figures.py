@@ -169,7 +169,7 @@ def draw_seeds(axis: Axes, seeds: Sequence[Curve], colour: str, label: str | Non
 
 
 def thousands(axis: Axes) -> None:
-    """Label only a few places. Values above 1,000 become 100k or 2M."""
+    """Label only a few ticks. Large values become 100k or 2M."""
     short = EngFormatter(sep="")
     axis.xaxis.set_major_formatter(lambda place, _: short(place) if place >= 1e3 else f"{place:g}")
     axis.locator_params(axis="x", nbins=4)

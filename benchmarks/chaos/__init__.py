@@ -63,7 +63,7 @@ class ChaosConfig:
     """Seed of the kill times and signals."""
 
     ranks: int = 1
-    """Number of processes that share the run. A random one of them is killed each time."""
+    """Number of processes that share the run. One of them, chosen at random, is killed each time."""
 
     torchrun: bool = False
     """Start the ranks with `torchrun`, and kill torchrun or one of its ranks."""

@@ -1,6 +1,6 @@
 """The author's DreamerV3 for Pong, built by `make_agent` from the user's checkout of danijar/dreamerv3.
 
-One patch applies: `jax.jit` accepts optional arguments by position. Newer versions of JAX refuse them.
+One patch is applied: `jax.jit` accepts optional arguments by position, because newer versions of JAX do not.
 """
 
 import functools

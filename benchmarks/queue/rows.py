@@ -18,7 +18,7 @@ class Evaluation:
     """Number of new episodes."""
 
     max_frames: int | None = MISSING
-    """Number of frames after which an episode is cut. null keeps the length of training episodes."""
+    """Number of frames after which an episode is cut off. null keeps the length of training episodes."""
 
 
 @dataclass(kw_only=True, slots=True)

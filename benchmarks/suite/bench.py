@@ -123,7 +123,7 @@ class Bench:
         return torch.device(self.config.device.value)
 
     def rates(self) -> Rates:
-        """Measure the limits of this machine, and return the best measured in the run so far."""
+        """Measure the limits of this machine, and return the best rates measured in the run so far."""
         now = measure_rates(self.device, autocast_dtype(self.config), self.settings.quick)
         self._rates = now if self._rates is None else self._rates.best_of(now)
         return self._rates

@@ -156,7 +156,7 @@ def _host_seconds(call: Callable[[], Any], seconds: float) -> list[float]:
 
 
 def _cuda_seconds(call: Callable[[], Any], seconds: float) -> list[float]:
-    """Time calls with device events. Like in a training loop, the host is only a few calls ahead."""
+    """Time calls with device events. As in a training loop, the host is only a few calls ahead."""
     torch.cuda.synchronize()
     events = [_event()]
     end = time.perf_counter() + seconds

@@ -3,9 +3,9 @@
     python benchmarks/watched/table.py <folder> [--programs sb3_dqn ...] [--leaks none dict ...]
 
 `<folder>/table.jsonl` receives one JSON object per pair. Finished pairs are skipped, so an interrupted table
-continues. `none` is the clean program. It is right if its memory is `flat` or `filling`. It runs with and
-without the watch to measure the overhead. A leak is right if the verdict is `leak` and a finding includes its
-holder (`named_first`: before all other sources). Its run ends 2 s later.
+continues. `none` is the clean program. The verdict on it is correct if it is `flat` or `filling`. It runs
+with and without the watch to measure the overhead. The verdict on a leak is correct if it is `leak` and a
+finding includes the holder (`named_first`: before all other sources). Its run ends 2 s later.
 
 Run this with a Python that has the programs. Environment variables set the rest: CLEANRL is the folder of
 CleanRL's checkout, GYMNASIUM_029 a folder with gymnasium 0.29 for CleanRL, and WATCH_CPU the number

@@ -41,10 +41,10 @@ _NO_MATTER = (
     "rl_tips.html",
     "share an object",
 )
-"""Parts of those warnings from Gymnasium's checker that do not matter to Reverie."""
+"""Parts of the warnings from Gymnasium's checker that do not matter to Reverie."""
 
 _IS_NOT_REPEATABLE = ("super().reset(seed=seed)", "determinis")
-"""Parts of those errors from Gymnasium's checker that do not prevent training."""
+"""Parts of the errors from Gymnasium's checker that do not prevent training."""
 
 _FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
 

@@ -115,7 +115,7 @@ def train(
             environment. A resumed run keeps its environment, but the same class or function may be passed.
         total_timesteps: Agent steps of the run, summed over all environments.
         callback: Called after each line of metrics.jsonl is written, with the step in agent steps and the
-            line's values. Its exceptions stop the run immediately, which can be
+            line's values. If it raises an exception, the run stops immediately and can be
             resumed from its newest checkpoint.
         **settings: Additional settings and groups whose keys do not contain a dot: `seed=3`, `model="debug"`.
 

@@ -97,7 +97,7 @@ def save_identity(identity: Identity, run_dir: Path) -> None:
 class RemoteFolder:
     """Files in `url`/`name`, addressed by relative names. The folder need not exist.
 
-    All methods may raise the file system's errors. They use memory of twice `PIECE_BYTES`.
+    All methods may raise the file system's errors. They use up to twice `PIECE_BYTES` of memory.
     """
 
     def __init__(self, url: str, name: str = "") -> None:

@@ -3,7 +3,7 @@
   ray get-auth-token --generate                               on the learner's machine, once
   RAY_AUTH_MODE=token ray start --head --num-cpus=0           on the learner's machine
   export RAY_AUTH_TOKEN=<output of the first command>         on each other machine
-  reverie-collect address=10.0.0.1:6379 collectors=4          on each other machine, with the same Reverie
+  reverie-collect address=10.0.0.1:6379 collectors=4          on each other machine, same version of Reverie
   reverie-train ... collect.collectors=8 collect.address=auto on the learner's machine
 
 Anyone with the token can run any program on all these machines, so clusters must require a token.

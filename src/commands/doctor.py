@@ -279,7 +279,7 @@ def why_no_exchange() -> str:
 
 
 def gloo_address() -> str | None:
-    """Return gloo's interface, otherwise the address of this machine's name, or `None` without either."""
+    """Return gloo's interface, otherwise the address of this machine's name, or `None`."""
     if name := os.environ.get("GLOO_SOCKET_IFNAME"):
         return name
     try:

@@ -23,7 +23,7 @@ GROUPS = {
 """The sections that each group of `configs/` sets. A choice on the command line replaces all of them."""
 
 COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
-"""Seconds that compilation (20 to 60 s, on CUDA 70 s) must save for `compile=auto` to choose it."""
+"""Seconds that compilation (20 to 60 s, or 70 s on CUDA) must save for `compile=auto` to choose it."""
 
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compilation saves. Measured: 0.8 to 1.5 ms per step, 0 to 40 ms per update

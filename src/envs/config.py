@@ -68,7 +68,7 @@ class EnvConfig:
 
     scale_bytes: bool = True
     """Scale uint8 images from the bounds of their space to 0..255, as is done for images of other types.
-    `false` leaves bytes unchanged. Runs that were saved before this setting existed did the same."""
+    `false` leaves bytes unchanged, as in runs saved before this setting existed."""
 
     noop_max: int = 30
     """Maximum number of no-op frames at the start of an Atari episode. The number depends on the seed."""

@@ -49,7 +49,7 @@ def find(path: Path) -> Path | None:
 
 
 def read_action(file: Path) -> ActionSpec | None:
-    """Return the action spec from the metadata, or `None` without metadata."""
+    """Return the action spec from the metadata, or `None` if the metadata is missing."""
     space, _ = _spaces(file)
     if space is None:
         return None

@@ -1,4 +1,4 @@
-"""Reverie's episode format: a folder that dreamerv3-torch can read too, described by `episodes.json`.
+"""Reverie's episode format: a folder that dreamerv3-torch can also read, described by `episodes.json`.
 
 Each episode is an npz file named `episode_000001-<records>.npz`. Row t of `action` is the action that **led
 to** record t. Row 0 contains zeros. `episodes.json` is written last, so a folder that contains it is

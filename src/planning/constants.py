@@ -55,7 +55,7 @@ DRAWN_CONTROL_BYTES = 130_000_000
 CPU: 87 to 138 MB. A GPU draws into its own memory."""
 
 CONTROL_SUITE_BYTES = 125_000_000
-"""The libraries of the control suite in a process of their own. Measured: 124 MB."""
+"""The libraries of the control suite in a separate process. Measured: 124 MB."""
 
 WORKER_BYTES = 30_000_000
 """Memory of an environment's process (env.vectorization=async), excluding shared pages and the environment

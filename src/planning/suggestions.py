@@ -58,7 +58,7 @@ def over_text(resource: Resource) -> str:
 def fitting_changes(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> Iterator[str]:
-    """Yield single key=value changes that make a run fit all limits.
+    """Yield single key=value changes that bring a run within all limits.
 
     Group choices (model=...) are suggested only if `compose` is given. Each change takes up to 1 s to plan.
     """

@@ -39,7 +39,7 @@ Message = dict[str, Any]
 class PlayServer:
     """Connect a session to one web page at a time. A newer page replaces it.
 
-    Every message is answered with a frame or `{"error": ...}`. A separate thread handles one at a time.
+    A separate thread answers messages one at a time, with a frame or `{"error": ...}`.
 
     Args:
         session: The session, on which `restart` has already been called.

@@ -112,9 +112,9 @@ class ToDecide:
 
 
 def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, longest: int) -> ToDecide:
-    """Return a run with 24 samples to judge, or with twice the samples that `config`'s run has to judge.
+    """Return a run with 24 samples to judge, or with twice as many as the run of `config` has to judge.
 
-    `steps` are the steps of that run's samples, of which there is at least one. A Dreamer run is limited to
+    `steps` are the steps of that run's samples (at least one). A Dreamer run is limited to
     `longest` agent steps and takes samples more frequently instead.
     """
     samples = int((steps > judged_from).sum())

@@ -81,11 +81,11 @@ class Reading:
     """Contents of a report."""
 
     says_leak: bool
-    """Whether it reports a leak. A list of live memory cannot."""
+    """Whether it reports a leak. A mere list of live memory does not."""
     retained: Counter[str]
     """Listed bytes by stack or line. A stack contains the `file:line` of each frame."""
     names: str = ""
-    """Text that may include a holder, without source code, because that includes every name."""
+    """Text that may include a holder, excluding source code, because it includes every name."""
     rate: str | None = None
     """Growth rate in the tool's own words."""
     lines: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Run program.py under six memory tools, and judge by code how much each report reveals about the leak.
+"""Run program.py under six memory tools, and measure how much each report reveals about the leak.
 
     python benchmarks/watched/tools/compare.py run <folder> [--core 1] [--tools memray scalene ...]
     python benchmarks/watched/tools/compare.py judge <folder> <lines.jsonl> <table.md>

@@ -43,7 +43,7 @@ UPDATES_BETWEEN = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A return and the reference band at the same place."""
+    """A return and the reference band at the same point on the axis."""
 
     place: float
     """Number of updates or frames."""
@@ -107,7 +107,7 @@ class Reference:
 
     @property
     def end(self) -> float:
-        """Number of frames of the published curves. Pong's band continues like its longest run."""
+        """Number of frames that the published curves cover. Pong's band has no end."""
         return math.inf if self.agent is None else self.spacing * (len(self.low) - 1)
 
     def standing(self, place: float, episode_return: float) -> Standing:
@@ -147,7 +147,7 @@ def reference_of(config: DreamerTrainConfig) -> Reference | None:
 
 
 def published_task(env: EnvConfig) -> tuple[str, str] | None:
-    """Return the suite and task of an environment's published curves, or `None` without such curves."""
+    """Return the suite and task of an environment's published curves, or `None`."""
     if env.suite is Suite.atari and not (env.sticky_actions or env.full_action_space):
         return "atari100k", env.game
     if env.suite is Suite.dmc and env.observations is not Observations.both:

@@ -26,7 +26,7 @@ BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
 
 WORKER_BYTES = 300_000_000
-"""A worker with torch and small members (227 to 261 MB PSS). Updates count in the networks' rows."""
+"""Memory of a worker with torch and small members (227 to 261 MB PSS). The networks' rows include updates."""
 
 # The margin covers object headers and gaps.
 _STORE_MARGIN = 1.1
@@ -155,7 +155,7 @@ def _dry_run_of(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
 
 @lru_cache(maxsize=64)
 def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> DryRun:
-    """Return the bytes of the members and of an update of both critics and actors, the larger kind."""
+    """Return the bytes of the members and of an update, including the larger actor update."""
     counter = LiveBytes()
     with MetaShapes(), counter, torch.device("meta") as meta:
         members = Members(sizes, count, meta)

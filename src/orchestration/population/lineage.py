@@ -96,7 +96,7 @@ def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) ->
 
 
 def best_place(generations: Generations) -> Place | None:
-    """Return the earliest member with the highest fitness, or `None` without a finite fitness."""
+    """Return the earliest member with the highest fitness, or `None` if no fitness is finite."""
     places = [
         (generation, index)
         for generation, members in enumerate(generations)

@@ -25,7 +25,7 @@ class Origin:
     """Indices in the previous generation. The first parent contributes the most."""
 
     operators: tuple[str, ...]
-    """One of "initial", "elite", "learner", "injection" or "clone". Or "crossover", "mutation" or both."""
+    """One of "initial", "elite", "learner", "injection" and "clone", or "crossover", "mutation" or both."""
 
 
 INITIAL = Origin((), ("initial",))

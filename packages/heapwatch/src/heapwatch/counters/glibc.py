@@ -66,7 +66,7 @@ def kernel_counts() -> dict[str, int]:
 
 
 def parse_status(text: str) -> dict[str, int]:
-    """Return the bytes and counts in the text of /proc/<pid>/status, or {} without matching lines."""
+    """Return the bytes and counts in the text of /proc/<pid>/status, or {} if no line matches."""
     # A kB in this file is 1024 bytes.
     return {
         _STATUS_NAMES.get(name, f"rss_{name[3:].lower()}"): int(number) * (1024 if in_kib else 1)

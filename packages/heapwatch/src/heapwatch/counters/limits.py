@@ -38,9 +38,9 @@ def thread_bytes() -> int:
 def cgroup_memory(root: Path, membership: str) -> tuple[int | None, int | None]:
     """Return the lowest limit and the least available memory, in bytes, over a process's control groups.
 
-    Both are `None` without a limit. The available memory is at least 0. As in container runtimes, used memory
-    is the usage minus inactive file cache. The groups (v1 or v2) are mounted at `root`. `membership` is the
-    text of /proc/self/cgroup.
+    Both are `None` if memory is not limited. The available memory is at least 0. As in container runtimes,
+    used memory is the usage minus inactive file cache. The groups (v1 or v2) are mounted at `root`.
+    `membership` is the text of /proc/self/cgroup.
     """
     limits, left = list[int](), list[int]()
     for folder, is_v1 in cgroup_folders(root, membership, "memory"):

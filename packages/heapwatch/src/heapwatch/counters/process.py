@@ -64,7 +64,7 @@ def process_rss_mb() -> float:
 
 
 def process_tree_pss_bytes() -> int | None:
-    """Return the bytes of this process and its descendants, shared pages once, or `None` if not available."""
+    """Return the bytes of this process and its descendants (shared pages once), or `None` if unavailable."""
     total = 0
     for process in (psutil.Process(), *_descendants()):
         try:
@@ -96,7 +96,7 @@ def open_files_count() -> int:
 
 
 def shared_memory_used_bytes() -> int | None:
-    """Return the usage of /dev/shm in bytes, leftovers of dead processes included, or `None` without it."""
+    """Return the bytes used in /dev/shm, including leftovers of dead processes, or `None` if missing."""
     return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
 
 

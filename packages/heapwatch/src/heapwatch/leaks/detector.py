@@ -51,7 +51,7 @@ class LeakDetector:
 
     After an event at step s of a run that started at step b, samples up to s + (s - b) / 5 are skipped,
     because the effects of an event need time to settle. No samples are recorded until every event in
-    `wait_for` (reasons passed to `restart`) has occurred. The detector keeps no reference to an object.
+    `wait_for` (reasons passed to `restart`) has occurred. The detector keeps no reference to any object.
 
     Updates may pause for a rollout, an evaluation or the start of an epoch, and a pause may allocate memory
     that the next updates free. If the judged samples include a pause, growth counts only if the minima of the
@@ -115,7 +115,7 @@ class LeakDetector:
         return True
 
     def _rises_by_phase(self) -> bool:
-        """Return whether the judged samples are in one phase of updates, or in several phases that rise."""
+        """Return whether the judged samples are in one phase of updates, or rise from phase to phase."""
         if self._since_pause >= _JUDGED:
             return True
         for phases in _PHASES[: bisect.bisect(_PHASES, len(self._floors))]:
@@ -137,7 +137,7 @@ class LeakDetector:
 
     @property
     def grows(self) -> bool:
-        """Whether the last two tests returned `growing`, with every phase of updates rising."""
+        """Whether the last two tests returned `growing` and memory rises with each phase of updates."""
         return self._growing_in_a_row >= _ALARM_AFTER and self._rises_by_phase()
 
     @property
@@ -248,7 +248,7 @@ class WatchedCounter:
         return self.tag.startswith("debug/gpu/")
 
     def read(self, tags: Mapping[str, float]) -> float | None:
-        """Return the value in bytes or counts minus the planned amount, or `None` without such a counter."""
+        """Return the value in bytes or counts minus the planned amount, or `None` if it is missing."""
         if self.tag not in tags:
             return None
         planned = 0.0 if self.planned_tag is None else tags[self.planned_tag]

@@ -343,7 +343,7 @@ class MemoryGuard:
         return TrendClass.retention, known
 
     def _search(self, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots) -> bool:
-        """Search for the holder of growth since the last finding or suspicion. False if the next test can."""
+        """Search for the holder of recent growth. Return False if the next test must search again."""
         device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
         with self._searching():
             heap = measure_heap(roots, since.heap.is_whole, since.heap)

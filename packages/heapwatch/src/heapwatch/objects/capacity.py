@@ -287,7 +287,7 @@ def _comparisons(parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]) -> I
 
 
 def _measured(length: ast.expr, lengths: Mapping[str, ast.expr]) -> ast.expr | None:
-    """Return the container of a length expression, also if another term is added to the length."""
+    """Return the container of a length expression, even if another term is added to the length."""
     match length:
         case ast.Call(ast.Name("len"), [container]):
             return container

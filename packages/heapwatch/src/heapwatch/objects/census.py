@@ -20,7 +20,7 @@ class Component:
     """Objects that are counted under one name. It references them, so create it for one call only."""
 
     objects: tuple[Any, ...] = ()
-    """All objects reachable from these count."""
+    """Everything that is reachable from these objects counts."""
     planned_bytes: int | None = None
     """Size up to which growth is planned and never a leak, or `None` for a constant size."""
     declared_bytes: int | None = None

@@ -76,7 +76,7 @@ def lines_of(name: str, kind: type | None, module: str | None, function: str | N
 
 
 def calls_of(names: Iterable[str]) -> str:
-    """Return the lines in the program that call a function with one of these names, or "" if over two."""
+    """Return the lines that call a function with one of these names, or "" if there are more than two."""
     found: list[str] = []
     for name in names:
         for file, tree in _parsed(_user_files(), name):
@@ -86,7 +86,7 @@ def calls_of(names: Iterable[str]) -> str:
 
 
 def is_library(file: str) -> bool:
-    """Return whether a file is part of Python or installed, also in another environment."""
+    """Return whether a file is part of Python or of a package installed in any environment."""
     return file.startswith(LIBRARIES) or any(folder in file for folder in _INSTALLED)
 
 
@@ -141,7 +141,7 @@ def forget_trees() -> None:
 
 
 def _last_name(node: ast.AST) -> str | None:
-    """Return the name of a variable or an attribute, also behind indices and `setdefault`."""
+    """Return the name of a variable or an attribute, even behind indices and `setdefault`."""
     match node:
         case ast.Name(name) | ast.Attribute(_, name):
             return name

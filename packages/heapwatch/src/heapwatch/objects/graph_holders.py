@@ -121,7 +121,7 @@ def find_graph_holders(
 
 
 def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | None:
-    """Return the path of the first reachable tensor or node of an autograd graph, or `None` without one.
+    """Return the path of the first reachable tensor or node of an autograd graph, or `None`.
 
     The search follows no graph. It returns `None` after `max_objects`, so `None` is not a proof.
 

@@ -43,12 +43,12 @@ class Cause(NamedTuple):
     owner: str
     """Such as `Agent.diary`."""
     path: str
-    """Pattern of the path to the container. Everything behind it belongs to this cause."""
+    """Pattern of the path to the container. Everything below it belongs to this cause."""
     details: tuple[str, ...]
     """Container, contents and source line, such as ("list", "1,612 tensors", "agent.py:7")."""
     effect: str = ""
     fix: str = ""
-    """Both are empty without a known pattern of sufficient confidence."""
+    """Effect and fix are empty if no known pattern has sufficient confidence."""
 
     def text(self, growth: str) -> str:
         """Return the message, with the growth as text."""

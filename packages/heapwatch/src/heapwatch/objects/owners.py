@@ -61,9 +61,9 @@ class _Start(NamedTuple):
     kind: type | None
     """Its class."""
     module: str | None
-    """Module of the global or class, without such an object."""
+    """Module of the global or class, if there is no such object."""
     function: str | None
-    """Function of the variable, without such an object."""
+    """Function of the variable, if there is no such object."""
 
 
 class Owners:
@@ -72,14 +72,14 @@ class Owners:
     Args:
         objects: The newest object at each pattern of a path.
         entries: The containers of this measurement, by pattern.
-        before: The measurement of reference.
+        before: The reference measurement.
     """
 
     def __init__(self, objects: Mapping[str, Any], entries: Mapping[str, int], before: Heap) -> None:
         self._objects, self._entries, self._before = objects, entries, before
 
     def cause_of(self, path: str, graph: GraphHolder | None = None) -> Cause:
-        """Describe the holder at a path, of an autograd graph if one is given."""
+        """Describe the holder at a path, or the holder of the given autograd graph."""
         parts = [path[: step.start()] for step in _STEP.finditer(path)]
         chain = {part: self._objects[part] for part in parts if part in self._objects}
         place = growing_container(path, self._before.entries, self._entries)

@@ -48,7 +48,7 @@ class Evidence(NamedTuple):
     inner: str
     """The rest of the path, from the container to the memory."""
     wrapper: Any
-    """The queue or the cached function that has the container inside, or `None`."""
+    """The queue or the cached function that contains the container, or `None`."""
     container: Any | None
     """`None` if no container on the path has gained entries."""
     lines: Lines
@@ -162,7 +162,7 @@ def is_queue(value: Any) -> bool:
 
 
 def _share(found: Iterable[bool]) -> float:
-    """Return the share of true values, or 0 without any."""
+    """Return the share of true values, or 0 if there are no values."""
     values = [*found]
     return sum(values) / len(values) if values else 0.0
 
@@ -295,7 +295,7 @@ def _counter_of(key: Any) -> tuple[str, int]:
 
 
 def _views(evidence: Evidence) -> Advice | None:
-    """Match views that keep larger arrays alive. Views that together show their array do not match."""
+    """Match views that keep larger arrays alive. Views that together cover their array do not match."""
     shown: dict[Any, float] = {}
     whole: dict[Any, int] = {}
     tensors = 0

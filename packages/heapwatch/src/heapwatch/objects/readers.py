@@ -39,7 +39,7 @@ _PRIMITIVES = (
     *(type(None), type(Ellipsis), type(NotImplemented), torch.dtype, torch.device, torch.Size),
 )
 PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
-"""Ids of the types without references. Ids, because a metaclass may define how types are hashed."""
+"""Ids of the types without references. Types themselves may be hashed by a metaclass."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
@@ -80,7 +80,7 @@ def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tup
 
 
 def items(o: Any) -> Iterator[Child]:
-    """Yield the values of a dict, and those keys that are objects."""
+    """Yield the values of a dict, and all keys that are objects."""
     length = dict.__len__(o)
     pairs = zip(enumerate(dict.keys(o)), dict.values(o), strict=True)
     for (position, key), value, weight in sample_evenly(pairs, length):

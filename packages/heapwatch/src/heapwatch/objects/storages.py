@@ -42,8 +42,8 @@ def is_tensor(value: object) -> bool:
 def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     """Return the storage of a tensor or an array, or `None` for meta, fake, empty and sparse values.
 
-    All views of one memory have the same key, tensors and arrays alike. The exception is `torch.from_numpy`
-    of a slice: its storage starts at the slice, because PyTorch has no information about the base.
+    All views of a memory block have the same key, tensors and arrays alike. The exception is a slice passed
+    to `torch.from_numpy`: its storage starts at the slice, because PyTorch has no access to the base.
 
     Cost: about 2 us.
     """

@@ -160,7 +160,7 @@ def _read_regular(path: Path) -> bytes:
 def _bounded() -> Iterator[None]:
     """Limit the additional memory that the process may map to `MAX_MEMORY_BYTES`, if the system supports it.
 
-    The cycle collector is paused: it would double the time, and no object dies here.
+    The cycle collector is paused: it would double the time, and no garbage is created here.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limits = [psutil.Process().memory_info().vms + MAX_MEMORY_BYTES, soft, hard]
@@ -263,7 +263,7 @@ def _frame(raw: object) -> Frame:
 
 
 class _NotASnapshot(Exception):
-    """Content that PyTorch never writes. The message continues the name of the part."""
+    """Content that PyTorch never writes. The message follows the name of the part."""
 
 
 def _dict(raw: object) -> dict[str, object]:

@@ -174,7 +174,7 @@ def frame_lines(stack: Stack) -> list[str]:
 
 
 def _worth_showing(stack: Stack) -> list[Frame]:
-    """Return the frames outside the unwinder and the interpreter, or all frames if only those exist."""
+    """Return the frames outside the unwinder and the interpreter, or all frames if there are no others."""
     return [f for f in stack if _memory_viz._frame_filter(f.name, f.filename)] or list(stack)
 
 

@@ -38,7 +38,7 @@ _Call = Callable[[int], None]
 
 
 class _Tick:
-    """A call for the main thread, made when its truth value is tested. That passes exceptions on."""
+    """A call for the main thread, made when its truth value is tested, so that exceptions propagate."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -246,7 +246,7 @@ def _imported(name: str) -> Any:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import is in progress. Growth during imports is code, and stays."""
+    """Return whether an import is in progress. Imported code stays in memory."""
     while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
         frame = frame.f_back
     return frame is not None

@@ -68,7 +68,7 @@ class TimedFinding:
     ended: int | None = None
     """Step at which it had been flat over a whole window, or `None` while it grows or has grown again."""
     has_returned: bool = False
-    """Whether it grew again after its end. It then never ends."""
+    """Whether it grew again after it had ended. Such a finding never ends."""
 
     def text(self, verbose: bool = False) -> str:
         """Return the finding as lines, with a last line about its end if it has ended."""

@@ -47,7 +47,7 @@ class Watch:
     Call `sample` after each step of the program, at a fixed phase. It measures rarely: at most 1 % of the
     time while there is no suspicion, and at intervals of at least `seconds`, which double after every 256
     samples. A first verdict needs 48 samples, or 24 s. Growth is a leak unless its holder is a container
-    below its capacity, or the program touches memory for the first time that it allocated earlier. A search
+    below its capacity, or the program is touching previously allocated memory for the first time. A search
     for the holder lasts 0.3 s to several seconds. It is repeated at increasing intervals while memory grows,
     because the holder may change.
 
