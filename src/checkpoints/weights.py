@@ -29,7 +29,7 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
 
     `source` is a safetensors file, a run folder (the newest intact checkpoint is used), a folder with
     `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`. Its other tensors are ignored. `asked`
-    is what the user typed, if it was not `model.init=<source>`.
+    is the user's input, if it was not `model.init=<source>`.
 
     Raises:
         UserError: If the source is missing, or a tensor is incompatible or not finite. Nothing has been

@@ -45,7 +45,7 @@ class KeptState:
     restored, because the environment would then draw the same numbers again.
 
     With `is_step`, only settings that could break an update, lose a signal or hide a message are compared,
-    because this takes only a few us. The next full comparison compares the others with `baselines`, the first
+    because this needs only a few us. The next full comparison compares the others with `baselines`, the first
     values in each thread.
     """
 

@@ -84,8 +84,8 @@ def why_not_compiled(device: str = "cpu") -> str | None:
 class Compilations:
     """Counts the compilations in this process, and reports their start and end to `tell`.
 
-    `tell` receives a text at each start and `None` at each end. Compilations after `settle` take seconds and
-    memory, possibly again and again. They are counted separately, and each logs a warning.
+    `tell` receives a text at each start and `None` at each end. Compilations after `settle` cost time
+    and memory, and may recur. They are counted separately, and each logs a warning.
     """
 
     def __init__(self, tell: Callable[[str | None], None]) -> None:

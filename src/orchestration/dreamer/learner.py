@@ -38,7 +38,7 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         return self.signals.stop or self.step >= self.config.training.total_timesteps
 
     def _updates_due(self) -> int:
-        """Return how many due updates keep all rollouts fresh enough, or at the end all due updates."""
+        """Return how many due updates keep all rollouts fresh enough. At the end, return all of them."""
         is_last = self.step >= self.config.training.total_timesteps
         return self.update_ratio(self.step, sys.maxsize if is_last else self.collectors.room(self.updates))
 

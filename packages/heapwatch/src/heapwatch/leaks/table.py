@@ -16,7 +16,7 @@ class ComponentRow:
     """One component in a report. MB are 1e6 bytes."""
 
     name: str
-    """Such as `replay/observations`, a part of `replay`."""
+    """Name, such as `replay/observations` for a part of `replay`."""
     size_mb: float
     """Storages of its tensors and arrays, including its parts."""
     pinned_per_shown: float

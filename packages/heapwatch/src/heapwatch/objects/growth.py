@@ -41,7 +41,7 @@ class Cause(NamedTuple):
     """What holds growing memory, in the program's own terms, and how to fix it."""
 
     owner: str
-    """Such as `Agent.diary`."""
+    """Name of the owner, such as `Agent.diary`."""
     path: str
     """Pattern of the path to the container. Everything below it belongs to this cause."""
     details: tuple[str, ...]

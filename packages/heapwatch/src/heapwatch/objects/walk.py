@@ -16,7 +16,7 @@ class Found(NamedTuple):
     """An object and its location."""
 
     path: str
-    """Such as `workflow.world_model.rssm._state.deter` or `store[3]['x']`."""
+    """Path, such as `workflow.world_model.rssm._state.deter` or `store[3]['x']`."""
     pattern: str
     """The path with indices as `*`, such as `store[*]['x']`, so that a growing list has one pattern."""
     value: Any
