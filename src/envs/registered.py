@@ -105,7 +105,7 @@ def _id_of(make: Callable[[], object]) -> str:
 
 
 def find_maker(env_id: str) -> str:
-    """Import and register the maker with this id, unless it is registered. Return a hint on failure.
+    """Import and register the maker with this id, unless it is already registered. Return a hint on failure.
 
     Ids may be untrusted, so only subclasses of `gymnasium.Env` and functions from this folder are called.
     """
