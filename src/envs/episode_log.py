@@ -56,7 +56,7 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Episode counters, seeds and actions of N environments. The run numbers them from `first` on."""
+    """Episode counters, seeds and actions of N environments. The run numbers them starting with `first`."""
 
     def __init__(self, run_seed: int, num_envs: int, action_size: int, first: int = 0) -> None:
         self._run_seed, self._first = run_seed, first

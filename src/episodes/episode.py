@@ -152,7 +152,7 @@ def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
 
 
 def difference(found: Mapping[str, ArraySpec], needed: Mapping[str, ArraySpec]) -> str | None:
-    """Return `None`, or e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)"."""
+    """Return e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)", or `None`."""
     for key in sorted(found.keys() | needed.keys()):
         if (is_now := found.get(key)) != (wanted := needed.get(key)):
             texts = [f"{part.dtype} {part.shape}" if part else "missing" for part in (is_now, wanted)]
