@@ -17,7 +17,7 @@ class Settings:
     """Settings of the export, typed as key=value."""
 
     run: str
-    """Run folder, of which the newest checkpoint is used, or `pretrained:<name>`."""
+    """Run folder (its newest checkpoint is used) or `pretrained:<name>`."""
 
     out: str
     """New folder for the files."""

@@ -52,7 +52,7 @@ class ExportConfig:
     """Settings of `reverie-episodes export`."""
 
     run: str
-    """Run folder, of which the newest checkpoint is read."""
+    """Run folder. Its newest checkpoint is read."""
 
     to: str
     """New folder for the episodes."""

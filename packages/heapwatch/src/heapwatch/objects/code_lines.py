@@ -91,7 +91,7 @@ def is_library(file: str) -> bool:
 
 
 def is_of_the_user(kind: type) -> bool:
-    """Return whether a class is defined in the program, and not in an installed library."""
+    """Return whether a class is defined in the program, not in an installed library."""
     module = type_attribute(kind, "__module__")
     # In a notebook, `__main__` has no file.
     return type(module) is str and (module == "__main__" or bool(_file_of(sys.modules.get(module))))
