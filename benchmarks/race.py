@@ -2,10 +2,10 @@
 
     python benchmarks/race.py <folder> [minutes] [line ...]
 
-A line trains with one thread until its process has used the CPU for `minutes` (40). It is then probed and
-written to `<folder>/<line>.json`. A finished line is skipped, and an interrupted line continues. CPU time is
-the budget, because it is the user's cost. It depends on the machine and its load, so lines are comparable
-only within one race. Compilation counts.
+A line is a setting. It is trained with one thread until its process has used `minutes` (40) of CPU time. It
+is then probed, and the result is written to `<folder>/<line>.json`. A finished line is skipped, and an
+interrupted line continues. The budget is CPU time, because that is the user's cost. It depends on the machine
+and its load, so lines are comparable only within one race. Compilation time counts.
 """
 
 import json

@@ -1,11 +1,10 @@
 """Show, export and import episodes: reverie-episodes show|export|import [key=value ...].
 
   reverie-episodes show path=<folder>                       summarize episodes in any format
-  reverie-episodes export run=<run> to=<folder>             complete episodes in the newest checkpoint's
-  replay reverie-episodes import path=<folder> to=<new folder>     check any format and convert it to
-  Reverie's own reverie-train buffer.prefill=<folder> ...                 start with these episodes
-  (training.offline=true:
-                                                            train on them only)
+  reverie-episodes export run=<run> to=<folder>             write the complete episodes of a run's replay
+  reverie-episodes import path=<folder> to=<new folder>     check any format and convert it to Reverie's
+  reverie-train buffer.prefill=<folder> ...                 start a run with these episodes
+  reverie-train ... training.offline=true                   train only on them
 
 Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
 For the settings of an action: reverie-episodes export --help

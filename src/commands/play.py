@@ -1,7 +1,7 @@
 """Play a game side by side with the world model's dream of it in a browser: reverie-play run=<folder>.
 
   reverie-play run=pretrained:pong         an agent included in the package
-  reverie-play run=experiments/<run>       the newest checkpoint of a run with images and discrete actions
+  reverie-play run=experiments/<run>       the newest checkpoint of a run with images
 
 The page lists its keys. Press Ctrl-C to stop (exit code 130).
 """

@@ -32,7 +32,7 @@ class DreamerTraining(TrainingConfig):
     during evaluations, but agent steps are counted as if environments were stepping."""
 
     overlap: bool = False
-    """Step environments in a separate thread during updates. Results do not change by a single bit. This is
+    """Step environments in a separate thread during updates. Results are bit-identical. This is
     faster if environments are slow or updates run on a GPU."""
 
     warmup_steps: int = 0

@@ -206,7 +206,7 @@ def _hint_for_word(word: str) -> str:
 
 
 def _has_missing(value: Any) -> bool:
-    """Return whether a value is or contains `???`. OmegaConf would replace it by a default."""
+    """Return whether a value is or contains `???`. OmegaConf would replace it with a default."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return value == MISSING or any(map(_has_missing, parts))
 

@@ -89,7 +89,7 @@ class _Output:
 
 
 def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
-    r"""Return the first `most` characters of a text, with unprintable ones replaced by a question mark.
+    r"""Return the first `most` characters of a text, with a question mark for each unprintable one.
 
     >>> printable("red: \x1b[31m")
     'red: ?[31m'

@@ -64,7 +64,7 @@ class Ranks:
         return list(numbers)
 
     def average_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace float32 tensors on one device by their means over all ranks, in one collective."""
+        """Replace float32 tensors on one device with their means over all ranks, in one collective."""
         self._require_one()
 
     def gather(self, tensor: Tensor) -> Tensor:

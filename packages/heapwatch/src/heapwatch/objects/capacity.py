@@ -178,7 +178,7 @@ class _Inliner(ast.NodeTransformer):
         return ast.Constant(value) if type(value) in (int, float, str) else node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
-        """Replace an assignment expression by its value."""
+        """Replace an assignment expression with its value."""
         return self.visit(node.value)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:

@@ -100,7 +100,7 @@ class Visitor:
 
 
 def pattern_of(path: str) -> str:
-    """Return a path with indices replaced by `*`.
+    """Return a path with `*` in place of indices.
 
     >>> pattern_of("module trainer.CACHE[17]['obs'].<set 3>")
     "module trainer.CACHE[*]['obs'].<set *>"

@@ -86,7 +86,7 @@ class _Calls:
         self._counted = type(self._found)(counted) if is_wrapped else counted
 
     def start(self) -> None:
-        """Replace the function by its wrapper."""
+        """Replace the function with its wrapper."""
         setattr(self._owner, self._name, self._counted)
 
     def stop(self) -> None:
