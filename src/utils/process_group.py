@@ -210,7 +210,7 @@ def planned_ranks(size: int, on_machine: int, index: int = 0) -> Ranks:
 def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
     """Connect the processes that `torchrun` started and yield their group, or `ALONE` for a single process.
 
-    A `UserError` that is raised inside on this rank but not on rank 0 becomes an `ErrorOfRank`.
+    A `UserError` that is raised in the block on this rank but not on rank 0 becomes an `ErrorOfRank`.
     """
     if (size := started.size) == 1:
         yield ALONE

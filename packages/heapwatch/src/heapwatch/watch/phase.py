@@ -100,7 +100,7 @@ class _Calls:
 class Phase:
     """Calls `sample` with a count, at a fixed phase of the program, in a thread of the program.
 
-    The count is the number of steps of one optimizer: the first that steps, until it stops. Before the first
+    The count is the number of steps of one optimizer: the first one to step, until it stops. Before the first
     step, which calls `begin`, ticks of a clock are counted. The main thread then samples between two of its
     instructions, but not during an import.
     """

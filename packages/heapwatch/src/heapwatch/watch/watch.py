@@ -208,7 +208,7 @@ class Watch:
         return self._next_step
 
     def _begin(self, step: int) -> None:
-        """Start judging at the first optimizer step. Earlier growth was loading."""
+        """Start judging at the first optimizer step. Earlier growth came from loading."""
         self._found.clear()
         self._guard.findings.clear()
         self._guard.accuses = True
