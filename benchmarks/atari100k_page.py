@@ -206,7 +206,7 @@ def page(results: Sequence[Result]) -> str:
     """Return the page. It includes tables and a figure if at least one run has raw data."""
     listed, scores = read_rows(LIST), with_ours(results)
     games = len(read_baselines())
-    summary = "The runs are under way, and none is complete yet. This page shows each game with raw data."
+    summary = "The runs are under way, and none is complete yet. This page lists each game that has raw data."
     sections = []
     if results:
         summary = first_paragraph(results, scores, games)

@@ -162,7 +162,7 @@ def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
 
 
 def _require_same(job: Job, config: TrainConfig) -> None:
-    """Refuse a folder that contains another job."""
+    """Reject a folder that contains another job."""
     file = job.folder / CONFIG_FILE
     if file.exists():
         saved, asked = read_config(file), OmegaConf.structured(config)

@@ -133,7 +133,7 @@ def matches(name: str, source: str, exceptions: Iterable[str] = ()) -> Iterator[
 
 
 def subject_problem(subject: str) -> str | None:
-    """Return why a commit subject is refused, or `None` if it is accepted."""
+    """Return why a commit subject is rejected, or `None` if it is accepted."""
     verb = (subject.split() or [""])[0]
     if len(subject) > MOST_CHARACTERS:
         return f"is longer than {MOST_CHARACTERS} characters"

@@ -259,7 +259,7 @@ def draw_performance(target: Path) -> None:
 
 
 def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw the medians, ours in a different colour from the peers. Labels replace the axis."""
+    """Draw the medians, ours in a different color from the peers. Labels replace the axis."""
     factor, unit = 1.0, rows[0]["unit"]
     if unit == "s" and max(row["median"] for row in rows) < 1:
         factor, unit = 1e3, "ms"

@@ -195,7 +195,7 @@ def _sessions(job: Job) -> list[dict[str, Any]]:
 
 
 def _require_same(job: Job, asked: TrainConfig) -> None:
-    """Refuse a run folder that was started with settings other than the row's."""
+    """Reject a run folder that was started with settings other than the row's."""
     saved, wanted = read_config(job.run / CONFIG_FILE), OmegaConf.structured(asked)
     for each in (saved, wanted):
         # A run chooses these settings itself.

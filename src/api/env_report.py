@@ -61,7 +61,7 @@ class EnvReport:
     """The name of each part of the environment and how it is used."""
 
     notices: list[str] = field(default_factory=list)
-    """Supported but possibly unexpected behaviour, one sentence per item."""
+    """Supported but possibly unexpected behavior, one sentence per item."""
 
     errors: list[str] = field(default_factory=list)
     """Problems that prevent or spoil training, one sentence per item, with the fix."""
@@ -268,7 +268,7 @@ def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLi
 
 
 def _plain(text: str) -> str:
-    """Return the first line of a Gymnasium message without colour codes."""
+    """Return the first line of a Gymnasium message without color codes."""
     return _FORMAT.sub("", _FORMAT.sub("", text)).strip().partition("\n")[0].rstrip(".")
 
 

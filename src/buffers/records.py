@@ -92,7 +92,7 @@ def read_windows(
 
 
 def _empty_batch(store: RecordStore, latents: Arena | None, batch_size: int, length: int) -> SequenceBatch:
-    """Return a batch with uninitialised memory."""
+    """Return a batch with uninitialized memory."""
     shape, keys = (batch_size, length), observation_keys(store.fields)
     context = latents and StoredLatent(*(latents.empty(name, (batch_size,)) for name in LATENT_FIELDS))
     return SequenceBatch(

@@ -57,7 +57,7 @@ class Arena:
         return torch.from_numpy(rows).to(self.device)
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
+        """Return uninitialized memory for `shape` rows of a field, (*shape, *field)."""
         field = self._tensors[name]
         return field.new_empty(*shape, *field.shape[1:])
 

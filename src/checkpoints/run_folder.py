@@ -280,7 +280,7 @@ def unknown_maker_of(folder: str) -> str | None:
 def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return a config for a new run that starts from pretrained weights, and a notice.
 
-    Pretrained weights include neither replay nor optimiser state, so all settings except the networks' may
+    Pretrained weights include neither replay nor optimizer state, so all settings except the networks' may
     change.
     """
     changes = list(changes)

@@ -118,7 +118,7 @@ def report(checks: list[Check], console: Console) -> int:
 
 
 def judge_system(name: str) -> Check:
-    """Check the operating system, given its name in `sys.platform`. Windows is refused earlier."""
+    """Check the operating system, given its name in `sys.platform`. On Windows, commands exit earlier."""
     if name == "linux":
         return Check("system", Health.OK, platform.platform())
     tried = "macOS was only simulated, on Linux" if name == "darwin" else f"{name} was never tested"

@@ -91,7 +91,7 @@ def continued(arguments: list[str]) -> list[str]:
     """Rewrite the arguments for a torchrun restart: later attempts resume the run.
 
     This applies only to runs started by an earlier attempt of the same torchrun. A folder that contains
-    another run is refused at every attempt.
+    another run is rejected at every attempt.
 
     Source of the variables: torch.distributed.run, "Environment Variables".
     """

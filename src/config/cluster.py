@@ -5,7 +5,7 @@ import importlib.util
 from ..utils.errors import UserError
 
 LEAST_OBJECT_STORE_MIB = 80
-"""Minimum size of an object store in MiB. Ray refuses sizes below 75 MiB."""
+"""Minimum size of an object store in MiB. Ray rejects sizes below 75 MiB."""
 
 
 def require_ray(asked: str, otherwise: str = "") -> None:

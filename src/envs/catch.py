@@ -12,7 +12,7 @@ CATCH_ID = "reverie/Catch-v0"
 _ROWS, _COLUMNS, _PADDLE = 8, 8, 2
 _CELL = 8  # pixels
 _IMAGE_SIZE = 64
-# Grey instead of black, because a decoder with a sigmoid output saturates on black and neglects the ball.
+# Gray instead of black, because a decoder with a sigmoid output saturates on black and neglects the ball.
 _BACKGROUND = (96, 96, 96)
 _BALL_COLOUR = (255, 255, 255)
 _PADDLE_COLOUR = (80, 160, 255)

@@ -15,10 +15,10 @@ ADDRESSES = {"ball_x": 49, "ball_y": 54, "player_y": 51, "enemy_y": 50}
 `ball_y` is 0 while no ball is in play."""
 
 BALL_OFFSET = (-48.5, -12.5)
-"""Offset from (`ball_x`, `ball_y`) to the ball's centre on the screen, (x, y) in pixels of 160 x 210."""
+"""Offset from (`ball_x`, `ball_y`) to the ball's center on the screen, (x, y) in pixels of 160 x 210."""
 
 _SCREEN = (210, 160)
-# Largest allowed colour difference in 0..255. The environment rounds each channel.
+# Largest allowed color difference in 0..255. The environment rounds each channel.
 _TOLERANCE = 1.0
 
 

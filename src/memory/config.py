@@ -25,7 +25,7 @@ class MemoryConfig:
     """Settings of the memory plan, tracker, verdicts and snapshots. An interval of 0 disables the feature."""
 
     plan: OnPlan = OnPlan.refuse
-    """Refuse a run whose planned memory exceeds the limit, or only warn."""
+    """Reject a run whose planned memory exceeds the limit, or only warn."""
     tracking_enabled: bool = True
     """Track the sizes of the run's components and check them for leaks."""
     report_interval: int = 10_000

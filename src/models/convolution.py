@@ -36,7 +36,7 @@ class ChannelNormSiLU(NormSiLU):
     """RMSNorm over the channels of an image, followed by SiLU."""
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-        """Normalise each pixel's channels and apply SiLU."""
+        """Normalize each pixel's channels and apply SiLU."""
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -59,9 +59,9 @@ class Downsample(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Double the resolution by nearest-neighbour upsampling and convolution, or by transposed convolution.
+    """Double the resolution by nearest-neighbor upsampling and convolution, or by transposed convolution.
 
-    Neither form materialises the upsampled image. Each tap of the 5x5 kernel reads one of 3x3 input pixels,
+    Neither form materializes the upsampled image. Each tap of the 5x5 kernel reads one of 3x3 input pixels,
     depending only on the parity of the output's row and column. Four 3x3 kernels of summed taps therefore
     convolve the small image. The first form takes 9/25 of the work. The second takes 36/25 of it, but less
     time.

@@ -41,7 +41,7 @@ class ImageDecoder(nn.Module):
         return in_groups(self._convolve, self._coarse(state), floats_per_image=self.widest)
 
     def errors(self, state: LatentState, truths: list[UInt8[Tensor, "n h w _"]]) -> Float[Tensor, "n keys"]:
-        """Return the `squared_error` of each key without materialising all predictions at the same time."""
+        """Return the `squared_error` of each key without materializing all predictions at the same time."""
 
         def compare(x: Tensor, *truths: Tensor) -> Tensor:
             painted = self._convolve(x).split([truth.shape[-1] for truth in truths], -1)

@@ -153,7 +153,7 @@ class CategoricalPolicy:
 class MultiCategoricalPolicy(CategoricalPolicy):
     """Several discrete choices, independent given the state. Actions consist of one-hot blocks.
 
-    Log-probabilities are normalised per block, so their sum is the log-probability of the joint action.
+    Log-probabilities are normalized per block, so their sum is the log-probability of the joint action.
     """
 
     parts: tuple[int, ...]

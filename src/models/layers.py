@@ -1,4 +1,4 @@
-"""Building blocks of all networks: initialiser, norm, linear, block-diagonal linear and MLP."""
+"""Building blocks of all networks: initializer, norm, linear, block-diagonal linear and MLP."""
 
 import math
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ class NormSiLU(nn.Module):
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
-        """Normalise in float32 and apply SiLU. A GPU applies SiLU in the dtype of x."""
+        """Normalize in float32 and apply SiLU. A GPU applies SiLU in the dtype of x."""
         return norm_silu(x, self.scale)
 
 
@@ -173,7 +173,7 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features)
 
     def reset_parameters(self) -> None:
-        """Initialise the parameters. The base class calls this."""
+        """Initialize the parameters. The base class calls this."""
         truncated_normal_(self.weight, self.in_features, self.outscale)
         nn.init.zeros_(self.bias)
 

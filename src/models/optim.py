@@ -1,4 +1,4 @@
-"""The LaProp optimiser with adaptive gradient clipping."""
+"""The LaProp optimizer with adaptive gradient clipping."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,7 +23,7 @@ def falling(value: float, least: float, start: int, updates: Tensor) -> float | 
 
 
 class LaProp(Optimizer):
-    """Adaptive gradient clipping per tensor, RMS normalisation, then momentum: m(normalised(clipped(g))).
+    """Adaptive gradient clipping per tensor, RMS normalization, then momentum: m(normalized(clipped(g))).
 
         g  <- g / max(1, |g| / (agc_clip * max(agc_floor, |p|)))          per tensor, L2 norms
         v  <- beta2 v + (1 - beta2) g^2

@@ -1,4 +1,4 @@
-"""Lambda-returns and the scale for normalising advantages."""
+"""Lambda-returns and the scale for normalizing advantages."""
 
 import torch
 from jaxtyping import Float

@@ -201,7 +201,7 @@ def require_token(setting: str, address: str) -> None:
     `setting` is the name of the user's setting for `address`, for messages.
 
     Raises:
-        UserError: If this machine has no token, or the cluster refuses it or accepts connections without one.
+        UserError: If this machine has no token, or the cluster rejects it or accepts connections without one.
     """
     if os.environ.setdefault("RAY_AUTH_MODE", "token").lower() != "token":
         return

@@ -179,7 +179,7 @@ def _page(certificate: Certificate) -> str:
 
 
 def _plot(each: Judged) -> bytes:
-    """Plot the series as a PNG. The part that was not judged has a grey background."""
+    """Plot the series as a PNG. The part that was not judged has a gray background."""
     figure = Figure(figsize=(9, 2.2), layout="constrained")
     axis = figure.add_subplot()
     axis.plot(each.steps, each.values, color="#1f5fa8", linewidth=1)

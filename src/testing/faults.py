@@ -37,7 +37,7 @@ class Detached(StrEnum):
     """Which results and cached states `observe` detaches while acting."""
 
     full = "full"
-    """Reverie's behaviour."""
+    """Reverie's behavior."""
     half_returned = "half (returned, not cached)"
     """The fault of the incident."""
     half_stoch = "half (stoch, not deter)"

@@ -66,7 +66,7 @@ def png(figure: "Figure") -> bytes:
 def svg(figure: "Figure", name: str) -> str:
     """Return the figure as embedded SVG in the page's fonts.
 
-    Equal figures give the same text. Black becomes the page's text colour, and the background is transparent.
+    Equal figures give the same text. Black becomes the page's text color, and the background is transparent.
     """
     from matplotlib import rc_context
 

@@ -36,7 +36,7 @@ def torch_generator(run_seed: int, name: str, device: torch.device | str = "cpu"
 
 
 def seed_global(run_seed: int) -> None:
-    """Seed the global generators. They initialise parameters and serve libraries without their own."""
+    """Seed the global generators. They initialize parameters and serve libraries without their own."""
     random.seed(named_seed(run_seed, "python"))
     np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
     torch.manual_seed(named_seed(run_seed, "torch"))

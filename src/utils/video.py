@@ -110,7 +110,7 @@ def _encode(
 
 
 def _write_gif(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
-    """Encode with an optimal palette of 256 colours per frame, without dithering."""
+    """Encode with an optimal palette of 256 colors per frame, without dithering."""
     # GIF durations are multiples of 10 ms.
     duration_ms = max(_SHORTEST_GIF_FRAME_MS, 10 * round(100 / fps))
     images = map(Image.fromarray, rest)

@@ -69,11 +69,11 @@ class Sizes:
         return cls(sum(widths), env.action.size, config.hidden_units)
 
     def actor(self) -> DeterministicActor:
-        """Return one actor, initialised from the global generator."""
+        """Return one actor, initialized from the global generator."""
         return DeterministicActor(self.observation, self.action, self.hidden)
 
     def critic(self) -> TwinCritic:
-        """Return one pair of critics, initialised from the global generator."""
+        """Return one pair of critics, initialized from the global generator."""
         return TwinCritic(self.observation, self.action, self.hidden)
 
 

@@ -70,7 +70,7 @@ def imagine(
 
 
 class Controller(nn.Module):
-    """Actor, return normaliser, critic (for bootstraps and baselines), and a slow critic to regularise it."""
+    """Actor, return normalizer, critic (for bootstraps and baselines), and a slow critic to regularize it."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Controller(nn.Module):
         steps: SequenceBatch,
         entropy_scale: float | Tensor,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the losses and metrics, and update the return normaliser.
+        """Return the losses and metrics, and update the return normalizer.
 
         Args:
             imagined: Trajectories from every replayed state, in (batch, time) order.

@@ -39,7 +39,7 @@ class DreamerWorkflow:
     """DreamerV3 on one device.
 
     Matrix products and convolutions use `autocast_dtype`. Parameters, norms, losses, the recurrent state and
-    the optimiser state are always float32. Acting and learning use separate random streams of the run's seed.
+    the optimizer state are always float32. Acting and learning use separate random streams of the run's seed.
 
     Each of `ranks` has `env.num_envs` environments and an equal part, in rank order, of every global batch.
     """
@@ -61,7 +61,7 @@ class DreamerWorkflow:
         self.controller = Controller(env.action, feature_size, model, controller, ranks).to(device)
         for module in (self.world_model, self.controller):
             ranks.broadcast_([*module.parameters(), *module.buffers()])
-        # Separate optimisers allow different rates and separate the model's warm-up from actor and critic.
+        # Separate optimizers allow different rates and separate the model's warm-up from actor and critic.
         self.optimizers: dict[str, LaProp] = {}
         self._names: dict[str, list[str]] = {}
         paths = {"world_model": "world_model", "actor": "controller.actor", "critic": "controller.critic"}
@@ -194,7 +194,7 @@ class DreamerWorkflow:
         return DreamerEvalPolicy(self, num_envs, generator, sample)
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """See `Agent.components`. Optimisers are last, because memory counts for its first owner."""
+        """See `Agent.components`. Optimizers are last, because memory counts for its first owner."""
         modules = {"world_model": self.world_model, "controller": self.controller}
         online = (self.world_model.rssm._state, self._prev_action)
         found: dict[str, tuple[Any, ...]] = {"online_state": online}
@@ -218,7 +218,7 @@ class DreamerWorkflow:
         return self.ranks.are_equal(tensors + shared)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the networks, optimisers, generators and acting state, without copying tensors."""
+        """Return the networks, optimizers, generators and acting state, without copying tensors."""
         online = self.world_model.rssm._state
         return {
             "world_model": self.world_model.state_dict(),

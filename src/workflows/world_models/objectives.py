@@ -64,7 +64,7 @@ def barlow(
 
 
 def _standard(x: Tensor) -> Tensor:
-    """Standardise x over the first axis, with a finite gradient at variance 0."""
+    """Standardize x over the first axis, with a finite gradient at variance 0."""
     return (x - x.mean(0)) * (x.var(0) + 1e-8).rsqrt()
 
 

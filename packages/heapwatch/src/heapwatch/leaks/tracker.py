@@ -60,7 +60,7 @@ class MemoryTracker:
 
         Args:
             name: Name in reports and metrics. A name with `/` is part of the object named before the `/`.
-            path: Such as `workflow.world_model.rssm._state` or `replay._store`. It need not exist yet.
+            path: Path such as `workflow.world_model.rssm._state` or `replay._store`. It need not exist yet.
 
         Raises:
             UsageError: If the name is invalid or already used.

@@ -42,7 +42,7 @@ class Lines(NamedTuple):
 
     @property
     def growth(self) -> str:
-        """The first two lines that add to the name, otherwise that assign it, or ""."""
+        """The first two lines that add to the name, else the first two that assign it, else ""."""
         return _shown(self.added or self.assigned or self.defined)
 
 

@@ -14,7 +14,7 @@ _TOP = 3
 
 
 class NewestAllocations:
-    """Traces allocations of Python and NumPy from the first `sample` on. For tensors, only objects count."""
+    """Traces allocations of Python and NumPy after the first `sample`. For tensors, only objects count."""
 
     def __init__(self) -> None:
         self._samples, self._next_look, self._looked_at = 0, _SAMPLES, 0
