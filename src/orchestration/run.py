@@ -139,7 +139,7 @@ def _log_start(
 
 
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
-    """Disable the compiler for this run and its resumptions if it fails, unless because of Ctrl-C."""
+    """Disable the compiler for this run and its resumptions if it fails, except after Ctrl-C."""
     _LOG.info("trying the compiler (10 s the first time)")
     if (reason := why_not_compiled(config.device.value)) and not signals.stop:
         config.compile = Compile.graph if config.device is Device.cuda else Compile.none

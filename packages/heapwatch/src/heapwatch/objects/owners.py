@@ -57,7 +57,7 @@ class _Start(NamedTuple):
     """Where the name of a holder begins."""
 
     path: str
-    """Path of the innermost object of a class of the program, or ""."""
+    """Path of the innermost object whose class is part of the program, or ""."""
     kind: type | None
     """Its class."""
     module: str | None
@@ -162,7 +162,7 @@ def _noun_of(value: Any) -> str:
 
 
 def _start_of(chain: Mapping[str, Any], shown: str) -> _Start:
-    """Return where the name of a holder begins: at the innermost object of a class of the program."""
+    """Return where the name of a holder begins: the innermost object whose class is part of the program."""
     for part, value in reversed([*chain.items()]):
         kind = type(value)
         if len(part) < len(shown) and not issubclass(kind, _PARTS) and is_of_the_user(kind):

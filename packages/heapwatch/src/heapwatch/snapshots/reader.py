@@ -1,6 +1,6 @@
 """Read CUDA memory snapshots from untrusted files, and summarize each in a few numbers.
 
-A pickle is a program. Snapshots are plain data, so the unpickler rejects every name and can call no code. A
+A pickle is a program. Snapshots are plain data, so the unpickler rejects every name and cannot call code. A
 malicious file can still waste time, or crash the analyzer with tuples nested too deeply for Python to hash.
 """
 
