@@ -153,7 +153,7 @@ def window_of(returns: np.ndarray) -> int:
 
 
 def smoothed(at: np.ndarray, returns: np.ndarray) -> Curve:
-    """Return the running mean. If several episodes end at the same place, use the last one."""
+    """Return the running mean. If several episodes end at the same position, use the last one."""
     window = window_of(returns)
     mean = np.convolve(returns, np.ones(window) / window, mode="valid")
     places, last = np.unique(at[window - 1 :][::-1], return_index=True)

@@ -340,7 +340,7 @@ def check_mirror(url: str, run_dir: str | None) -> None:
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     """Download the remote copy of a run atomically. Return its new run folder and lines to log.
 
-    `run_dir` defaults to the last part of the URL in `experiments/`. Raises `UserError` if the folder is in
+    `run_dir` defaults to `experiments/<last part of the URL>`. Raises `UserError` if the folder is in
     use, or the remote folder has no complete checkpoint or does not respond.
     """
     check_url("resume", url)

@@ -30,7 +30,7 @@ FIRST_TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A series in the resource's unit, and its verdict from step `judged_from` on."""
+    """A series in the resource's unit, and its verdict from step `judged_from` onward."""
 
     resource: WatchedCounter
     steps: NDArray[np.int64]

@@ -96,7 +96,7 @@ def find_snapshots(folder: Path) -> dict[int, Path]:
     """Return the files snapshot_step_<N>.pickle in a folder, by increasing N.
 
     Raises:
-            UsageError: If the folder cannot be read or contains no such file.
+        UsageError: If the folder cannot be read or contains no such file.
     """
     try:
         matches = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
