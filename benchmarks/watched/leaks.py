@@ -38,7 +38,7 @@ class Every:
     """Calls an action on every `every`-th call.
 
     Attributes:
-            events: Number of times that the action has been called.
+        events: Number of times that the action has been called.
     """
 
     def __init__(self, every: int, action: Callable[..., None]):
