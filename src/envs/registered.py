@@ -219,7 +219,7 @@ def wrapped(env: gymnasium.Env, entry: Any) -> gymnasium.Env:
 
 
 def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseException) -> str:
-    """Return a message about an error while creating an environment. It follows the environment's id."""
+    """Return a message about an error while creating an environment, to be appended to its id."""
     try:
         creator: Any = registered.entry_point
         takes = inspect.signature(load_env_creator(creator) if isinstance(creator, str) else creator)

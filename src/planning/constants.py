@@ -21,7 +21,7 @@ LIBRARY_ADDRESS_BYTES = 100_000_000
 files."""
 
 CUDA_ADDRESS_BYTES = 20_000_000_000
-"""Address space that CUDA reserves but mostly never uses. Unmeasured."""
+"""Address space that CUDA reserves but mostly does not use. Unmeasured."""
 
 BFLOAT16_KERNEL_BYTES = 60_000_000
 """oneDNN's generated kernels and workspace for bfloat16 products on a CPU. Measured as additional memory in
