@@ -70,7 +70,7 @@ class _Output:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        """Write `text`. Like on stderr, characters that the output cannot encode are escaped."""
+        """Write `text`. As on stderr, characters that the output cannot encode are escaped."""
         encoding = getattr(self._file, "encoding", None) or "utf-8"
         return self._try(self._file.write, text.encode(encoding, "backslashreplace").decode(encoding))
 

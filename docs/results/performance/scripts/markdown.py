@@ -49,7 +49,7 @@ def main() -> None:
     groups = {name: [row for row in rows if row["row"] == name] for name in TARGETS}
     lines = [target_line(name, TARGETS[name], group) for name, group in groups.items() if group]
     if lines:
-        heading = "| Target: times Reverie's | Fastest peer | Result | Verdict |\n|---|---|---|---|"
+        heading = "| Target (x Reverie's value) | Fastest peer | Result | Verdict |\n|---|---|---|---|"
         print("", heading, *lines, sep="\n")
 
 
