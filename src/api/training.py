@@ -115,8 +115,8 @@ def train(
             environment. A resumed run keeps its environment, but the same class or function may be passed.
         total_timesteps: Agent steps of the run, summed over all environments.
         callback: Called after each line of metrics.jsonl is written, with the step in agent steps and the
-            line's values. If it raises an exception, the run stops immediately and can be
-            resumed from its newest checkpoint.
+            line's values. If it raises an exception, the run stops immediately and can be resumed from its
+            newest checkpoint.
         **settings: Additional settings and groups whose keys do not contain a dot: `seed=3`, `model="debug"`.
 
     Raises:

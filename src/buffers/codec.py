@@ -106,7 +106,7 @@ class RecordLayout:
 
 
 class ChunkCodec:
-    """Encode and decode chunks of records with one layout. This class is not thread-safe."""
+    """Encodes and decodes chunks of records with one layout. This class is not thread-safe."""
 
     def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout

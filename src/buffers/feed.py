@@ -11,7 +11,7 @@ from .episode_replay import EpisodeReplayBuffer
 
 
 class BatchFeed:
-    """Sample batches of `windows` windows and copy them to `device`.
+    """Samples batches of `windows` windows and copies them to `device`.
 
     Transfers from host memory to a GPU use one pinned buffer and a separate stream, so that a prefetched
     batch is copied during the previous update. Copies never wait for updates, so a second buffer would not be

@@ -83,7 +83,7 @@ class EvaluateConfig:
 
 
 class _Watch:
-    """Report the progress of an evaluation on stderr, and stop it after Ctrl-C."""
+    """Reports the progress of an evaluation on stderr, and stops it after Ctrl-C."""
 
     def __init__(self, episodes: int, bound: int | None) -> None:
         self._episodes = episodes

@@ -60,7 +60,7 @@ class EpisodeTracker:
 
 
 class EpisodeRecorder:
-    """Record the images of one complete episode of environment 0 on request.
+    """Records the images of one complete episode of environment 0 on request.
 
     Without image observations, downscaled results of `render` are recorded. Without either, recording is
     disabled.

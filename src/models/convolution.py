@@ -41,7 +41,7 @@ class ChannelNormSiLU(NormSiLU):
 
 
 class Downsample(nn.Module):
-    """Halve the resolution with a stride-1 convolution and 2x2 max-pooling, or a stride-2 convolution."""
+    """Halves the resolution with a stride-1 convolution and 2x2 max-pooling, or a stride-2 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, strided: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Downsample(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Double the resolution by nearest-neighbor upsampling and convolution, or by transposed convolution.
+    """Doubles the resolution by nearest-neighbor upsampling and convolution, or by transposed convolution.
 
     Neither form materializes the upsampled image. Each tap of the 5x5 kernel reads one of 3x3 input pixels,
     depending only on the parity of the output's row and column. Four 3x3 kernels of summed taps therefore

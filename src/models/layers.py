@@ -108,7 +108,7 @@ def _norm_silu_on_cpu(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _NormSiLU(torch.autograd.Function):
-    """Compute y = silu(n s), where n = x r and r = 1 / sqrt(mean(x^2) + eps), with a manual gradient.
+    """Computes y = silu(n s), where n = x r and r = 1 / sqrt(mean(x^2) + eps), with a manual gradient.
 
         ds = sum over rows of n dz,    dx = r (s dz - n mean(n s dz)),    dz = silu'(n s) dy
 

@@ -34,7 +34,7 @@ _STRIP_FRAMES = 8
 
 
 class Instrument:
-    """Act on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
+    """Acts on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
 
     Instruments must not affect training, so they use their own random generators.
 
@@ -84,7 +84,7 @@ class Instrument:
 
 
 class Video(Instrument):
-    """Record one episode of the first environment at the start and in each interval."""
+    """Records one episode of the first environment at the start and in each interval."""
 
     def __init__(self, run: Run) -> None:
         interval, spec = run.config.training.video_interval, run.parts.environment.spec
@@ -188,7 +188,7 @@ def _show_open_loop(run: Run) -> None:
 
 
 class Evaluator(Instrument):
-    """Evaluate the policy. A stop signal postpones the evaluation until the run is resumed."""
+    """Evaluates the policy. A stop signal postpones the evaluation until the run is resumed."""
 
     def __init__(self, run: Run) -> None:
         interval = run.config.training.evaluation_interval

@@ -40,7 +40,7 @@ def no_pictures(env: EnvSpec) -> str:
 
 
 class Reports:
-    """Write a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
+    """Writes a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
 
     A resumed run discards log entries after `resume_step`, the step of its checkpoint. `planned_mb` is the
     planned host and GPU memory in MB (1e6 bytes).

@@ -132,7 +132,7 @@ def choose(seconds: dict[int, float]) -> tuple[int, str]:
 
 
 class PaceWatch:
-    """Detect, once per run, that updates are half as fast as before over several log intervals."""
+    """Detects, once per run, that updates are half as fast as before over several log intervals."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=_INTERVALS)

@@ -44,7 +44,7 @@ DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
 
 
 class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
-    """Train a workflow on an environment until `training.total_timesteps` or a request to stop."""
+    """Trains a workflow on an environment until `training.total_timesteps` or a request to stop."""
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("collect", "sample", "update", "report"))

@@ -28,7 +28,7 @@ class _Mode(TorchDispatchMode):
 
 
 class LiveBytes(_Mode):
-    """Measure the storages that operators in the `with` block return, whether real or on the `meta` device.
+    """Measures the storages that operators in the `with` block return, whether real or on the `meta` device.
 
     A storage counts once, under the label current at its creation, until it is freed inside or outside the
     block. An older storage counts from the first operator that returns it, or from `count`. Storages are not
@@ -98,7 +98,7 @@ class LiveBytes(_Mode):
 
 
 class MetaShapes(_Mode):
-    """Cache the results of `meta` operators.
+    """Caches the results of `meta` operators.
 
     On `meta`, torch infers shapes in Python, which takes 0.1 to 4 ms per call, and a recurrent network
     repeats the same calls at every step. A cached operator takes 12 us, or 5 us if it is in place. Results

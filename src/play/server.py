@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class PlayServer:
-    """Connect a session to one web page at a time. A newer page replaces it.
+    """Connects a session to one web page at a time. A newer page replaces it.
 
     A separate thread answers messages one at a time, with a frame or `{"error": ...}`.
 

@@ -4,7 +4,7 @@ import sys
 
 
 class Every:
-    """Return True once per `interval` steps. An interval of 0 is never due.
+    """Returns True once per `interval` steps. An interval of 0 is never due.
 
     >>> due = Every(10)
     >>> [step for step in range(0, 40, 4) if due(step)]

@@ -58,7 +58,7 @@ def object_store_mib(config: DreamerTrainConfig, env: EnvSpec) -> int:
 
 
 class Collector:
-    """Act in one share of a run's environments, in a separate process.
+    """Acts in one share of a run's environments, in a separate process.
 
     `env` configures the share, and `first` is the index of its first environment. `start` counts the
     collectors that the run has already started, so that each one plays new episodes.

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class NonFiniteGuard:
-    """Count skipped non-finite updates and save their batches.
+    """Counts skipped non-finite updates and saves their batches.
 
     A single skipped update is harmless. After `max_in_a_row` in a row, the run returns to its last
     checkpoint, and stops if that does not help. On a CPU an update is checked immediately. On CUDA its flag

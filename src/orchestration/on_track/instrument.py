@@ -181,7 +181,7 @@ class LastEpisodes:
 
 
 class OnTrack(Instrument):
-    """Compare the last episodes with the reference at every evaluation, if any, or every 2,000 updates."""
+    """Compares the last episodes with the reference at every evaluation, if any, or every 2,000 updates."""
 
     def __init__(self, run: Run) -> None:
         env, training = run.config.env, run.config.training

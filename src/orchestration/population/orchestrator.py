@@ -32,7 +32,7 @@ _COUNTS = ("generation", "updates")
 
 
 class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts]):
-    """Run a population until `training.generations`, `training.total_timesteps` or a request to stop.
+    """Runs a population until `training.generations`, `training.total_timesteps` or a request to stop.
 
     A checkpoint always contains the state between two generations. All random numbers depend only on the seed
     and the generation, so random generators are not saved.

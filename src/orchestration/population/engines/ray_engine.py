@@ -40,7 +40,7 @@ class _Group:
 
 
 class RayEngine:
-    """Distribute the members among workers. Replay and evolution remain in this process.
+    """Distributes the members among workers. Replay and evolution remain in this process.
 
     Results match those of `LocalEngine` on a CPU bit for bit. `transfer_bytes` computes how much data a
     generation sends. The object store is empty again when the next generation starts.

@@ -58,7 +58,7 @@ class RolloutResult:
 
 
 class Rollouts:
-    """Run `count` members of a population, starting with member `first`, each episode in its own environment.
+    """Runs `count` members of a population, starting with member `first`, one environment per episode.
 
     A member's episodes depend only on the seed, the generation and the member's index.
 
@@ -176,7 +176,7 @@ class Rollouts:
 
 
 class LocalEngine:
-    """Run all members in parallel and train them together in this process."""
+    """Runs all members in parallel and trains them together in this process."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._rollouts = Rollouts(settings, 0, settings.population.size)
@@ -200,7 +200,7 @@ class LocalEngine:
 
 
 class GroupWorker:
-    """Run and train `count` members, starting with member `first`.
+    """Runs and trains `count` members, starting with member `first`.
 
     Workers have no state between calls, so a new worker can replace this one at any time.
     """

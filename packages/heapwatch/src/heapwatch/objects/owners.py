@@ -150,7 +150,7 @@ def resource_causes(objects: Sequence[Any], before: Heap | None) -> tuple[dict[s
 
 
 def _noun(values: list[Any]) -> str:
-    """Return the name of the most frequent kind of entries, or "object" if they differ too much."""
+    """Return the name of the most frequent kind of entry, or "object" if they differ too much."""
     names = collections.Counter(map(_noun_of, values)).most_common(1)
     return names[0][0] if names and names[0][1] >= CONFIDENCE * len(values) else "object"
 
