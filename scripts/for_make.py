@@ -1,7 +1,7 @@
 """Run a script from a make recipe: `python scripts/for_make.py scripts/train.py experiment=dreamer_catch`.
 
 make reports every exit code except 0 as an error, even if Ctrl-C ended the run with a checkpoint. This script
-turns such an exit code into 0. make itself also receives the Ctrl-C and stops. Other exit codes are
+turns that exit code into 0. make itself also receives Ctrl-C and stops. Other exit codes are
 unchanged.
 
 With `--resume`, the same arguments continue the run that they started.

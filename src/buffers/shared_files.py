@@ -45,7 +45,7 @@ class Segment:
 class LatentFile:
     """A file containing some rows of latents: fields (rows, ...), and the `env` and `index` of each row.
 
-    Each checkpoint appends the changed rows to a chain of files. Before the appended rows would outnumber the
+    Each checkpoint appends the changed rows to a chain of files. Before the appended rows outnumber the
     stored records, a complete set starts a new chain. Therefore at most twice as many bytes are written as
     have changed, and a chain has at most twice as many rows as the capacity.
     """
