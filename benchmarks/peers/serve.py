@@ -35,7 +35,7 @@ class BlockServer:
         """Wait for the device to finish all calls."""
 
     def reset_peak(self) -> None:
-        """Restart the peak that `peak_mb` returns."""
+        """Reset the peak that `peak_mb` returns."""
         reset_peak("cpu")
 
     def peak_mb(self) -> float:
@@ -117,7 +117,7 @@ class Server(BlockServer):
             torch.cuda.synchronize()
 
     def reset_peak(self) -> None:
-        """Restart the peak that `peak_mb` returns."""
+        """Reset the peak that `peak_mb` returns."""
         reset_peak(self.device)
 
     def peak_mb(self) -> float:
@@ -126,7 +126,7 @@ class Server(BlockServer):
 
 
 def reset_peak(device: str) -> None:
-    """Restart the peak that `peak_mb` returns."""
+    """Reset the peak that `peak_mb` returns."""
     if device == "cuda":
         import torch
 

@@ -124,7 +124,7 @@ def show(plan: MemoryPlan, console: Console) -> None:
 
 
 def verdict_text(plan: MemoryPlan) -> str:
-    """Return a sentence on whether a plan fits, with the need for each resource and any limits exceeded."""
+    """Return a sentence on whether a plan fits, with the amount of each resource and any limits exceeded."""
     needs = [
         f"{each.name} {need_text(each)}{'' if each.fits else f', over {limit_text(each)}'}"
         for each in plan.resources
@@ -133,7 +133,7 @@ def verdict_text(plan: MemoryPlan) -> str:
 
 
 def plan_line(plan: MemoryPlan) -> str:
-    """Return a line for the log with the need for each resource and its limit."""
+    """Return a line for the log with the amount of each resource and its limit."""
     totals = [
         f"{r.name} {need_text(r)}{'' if r.limit_bytes is None else f' of {size_text(r.limit_bytes)}'}"
         for r in plan.resources
@@ -142,7 +142,7 @@ def plan_line(plan: MemoryPlan) -> str:
 
 
 def need_text(resource: Resource) -> str:
-    """Format the need for a resource: "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
+    """Format the amount of a resource: "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
     ranks = f" ({count_text(resource.num_sharing, 'rank')} of {size_text(resource.total_bytes)})"
     return size_text(resource.shared_bytes) + (ranks if resource.num_sharing > 1 else "")
 
