@@ -144,7 +144,7 @@ class Reenactment:
 def main(arguments: list[str] | None = None) -> None:
     """Measure the requested configuration, print the tables, and save them if `incident.out` is set.
 
-    One environment acts unless `env.num_envs` is set. The command takes about a minute on a CPU.
+    The agent acts in one environment unless `env.num_envs` is set. The command takes about a minute on a CPU.
 
     Raises:
         SystemExit: With code 2 after a `UserError`.

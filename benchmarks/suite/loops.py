@@ -119,7 +119,7 @@ def _update_floor(bench: Bench, config: DreamerTrainConfig, updates: float = 1.0
 
 
 def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:
-    """Return overrides of a run that only collects and learns."""
+    """Return the overrides for a run that only collects and learns."""
     never = 1_000_000_000
     return (
         f"buffer.capacity={2048 if bench.settings.quick else capacity}",

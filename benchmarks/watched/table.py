@@ -2,14 +2,15 @@
 
     python benchmarks/watched/table.py <folder> [--programs sb3_dqn ...] [--leaks none dict ...]
 
-`<folder>/table.jsonl` receives one JSON object per pair. Finished pairs are skipped, so an interrupted table
-continues. `none` is the clean program. The verdict on it is correct if it is `flat` or `filling`. It runs
-with and without the watch to measure the overhead. The verdict on a leak is correct if it is `leak` and a
-finding includes the holder (`named_first`: before all other sources). Its run ends 2 s later.
+`<folder>/table.jsonl` receives one JSON object per pair. Finished pairs are skipped, so the command resumes
+an interrupted table. `none` is the clean program: the correct verdict is `flat` or `filling`. To measure the
+overhead, the clean program runs with and without the watch. For a leak, the verdict is correct if it is
+`leak` and a finding names the holder. The field `named_first` is true if the holder is named before all other
+sources. A run with a leak is stopped 2 s after the leak is found.
 
-Run this with a Python that has the programs. Environment variables set the rest: CLEANRL is the folder of
-CleanRL's checkout, GYMNASIUM_029 a folder with gymnasium 0.29 for CleanRL, and WATCH_CPU the number
-of the core to run on.
+Run this with a Python in which the programs' packages are installed. Set these environment variables: CLEANRL
+is the folder of CleanRL's checkout, GYMNASIUM_029 a folder with gymnasium 0.29 for CleanRL, and WATCH_CPU the
+number of the core to run on.
 """
 
 import argparse

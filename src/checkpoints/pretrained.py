@@ -50,7 +50,7 @@ def holds_networks_alone(source: str) -> bool:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the card of included or exported networks, or {} for any other folder."""
+    """Return the card of bundled or exported networks, or {} if the folder has no card."""
     path = folder / CARD_FILE
     card = read_json(path) if path.is_file() else {}
     if not isinstance(card, dict) or not isinstance(card.get("step"), int | None):

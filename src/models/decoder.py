@@ -111,7 +111,7 @@ class Decoder(nn.Module):
         }
 
     def to_raw(self, predictions: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert predictions to the units of the observations: images to uint8, vectors to float32."""
+        """Convert predictions to the ranges of the observations: images to uint8, vectors to float32."""
         return {
             key: (value * 255).round().clamp(0, 255).byte() if key in self.image_channels else symexp(value)
             for key, value in predictions.items()

@@ -72,7 +72,10 @@ def run(tool: str, leak: str, folder: Path, core: int) -> None:
 
 
 def read(folder: Path, name: str, leak: str) -> tuple[dict[str, Any], Reading | None]:
-    """Return the outcome of a run, including the reason for a missing report, and the parsed report."""
+    """Return a run's outcome and its parsed report.
+
+    Without a report, the outcome includes the reason, and the report is `None`.
+    """
     tool, reader = READERS[name]
     out = folder / f"{tool}-{leak}"
     if not (out / "run.json").exists():

@@ -217,7 +217,7 @@ class _Cluster:
 
 
 class _Nodes:
-    """Reads nodes of autograd graphs. The way to read a type is determined once, at its first node.
+    """Reads nodes of autograd graphs. How to read a type is determined once, when its first node is seen.
 
     `names` maps ids of known leaf tensors to paths. Storages in `held_elsewhere` are not counted.
     """

@@ -323,7 +323,10 @@ class Kind:
 
 
 class Children:
-    """Lists referenced objects. Enters PyTorch, NumPy, loggers and files only if `enters_libraries`."""
+    """Lists the objects that an object refers to.
+
+    It enters PyTorch, NumPy, loggers and files only if `enters_libraries`.
+    """
 
     def __init__(self, enters_libraries: bool = False) -> None:
         self._enters_libraries = enters_libraries
