@@ -10,6 +10,11 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 
+def memory_text(used_mb: float, planned_mb: float | None) -> str:
+    """Format used and planned MB (1e6 bytes) in MiB, the unit of plans: '740 of 820 MiB'."""
+    return " of ".join(f"{mb / 1.048576:,.0f}" for mb in (used_mb, planned_mb) if mb is not None) + " MiB"
+
+
 def count_text(number: float, noun: str) -> str:
     """Format a number with its noun in the singular or plural.
 

@@ -18,7 +18,7 @@ from ...utils.errors import UserError
 from ...utils.logging.json_lines import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
-from ...utils.units import count_text
+from ...utils.units import count_text, memory_text
 from ...workflows.population.evolution import diversity, rank
 from ...workflows.population.td3 import TrainPhase
 from ..orchestrator import OpenedRun, Orchestrator, StopReason
@@ -206,9 +206,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
             ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
         fill, capacity = metrics["buffer/replay/total_steps"], self.config.buffer.capacity
         ready = "ready" if self.is_ready else f"ready at {training.learning_starts:,}"
-        memory = f"{metrics['debug/cpu/rss_mb'] + metrics['debug/gpu/reserved_mb']:,.0f}"
-        if self.reports.planned_mb is not None:
-            memory += f" of {self.reports.planned_mb:,.0f} planned"
+        memory_mb = metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"]
         by_steps = max(0, training.total_timesteps - self.step) * self.generation / self.step
         num_left = min(training.generations - self.generation, by_steps)
         left = "time left unknown"
@@ -222,7 +220,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
             f"elite {metrics['population/fitness_elite']:.4g}   ever {ever}",
             f"  replay   {fill:,.0f} of {count_text(capacity, 'record')} ({fill / capacity:.0%}), {ready}",
             f"  time     {metrics['time/generation_seconds']:.1f} s, {left}",
-            f"  memory   {memory} MB",
+            f"  memory   {memory_text(memory_mb, self.reports.planned_mb)}",
         ]
 
     def state(self) -> dict[str, Any]:

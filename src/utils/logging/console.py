@@ -17,7 +17,7 @@ from rich.logging import RichHandler
 
 from ..durable_io import open_regular, reading
 from ..errors import printable
-from ..units import count_text
+from ..units import count_text, memory_text
 from .config import ProgressMode
 
 LOG_FILE = "train.log"
@@ -39,7 +39,6 @@ _UNKNOWN = "time left unknown"
 _SILENT_SECONDS = 25.0
 # Widths in columns.
 _BAR, _NARROW_BAR, _WIDE = 20, 6, 110
-_MB_PER_MIB = 2**20 / 1e6
 
 
 def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Callable[[], None]:
@@ -210,8 +209,7 @@ class Progress:
         self._step = min(step, self._total_steps)
         self._bar.update(self._steps.id, completed=self._step)
         self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
-        planned = "" if planned_mb is None else f" of {planned_mb / _MB_PER_MIB:,.0f}"
-        self._memory = f"memory {memory_mb / _MB_PER_MIB:,.0f}{planned} MiB"
+        self._memory = f"memory {memory_text(memory_mb, planned_mb)}"
         pace = _pace_text(updates_per_second)
         self._describe(pace)
         if self._bar.disable:
