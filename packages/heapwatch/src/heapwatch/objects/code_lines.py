@@ -57,7 +57,7 @@ def lines_of(name: str, kind: type | None, module: str | None, function: str | N
     scopes = {function, *(type_attribute(base, "__name__") for base in mro)}
     modules = (*(type_attribute(base, "__module__") for base in mro), module)
     near = [file for each in modules if type(each) is str for file in _file_of(sys.modules.get(each))]
-    inner, outer, every = (Lines([], [], [], []) for _ in range(3))
+    inner, outer, every, elsewhere = (Lines([], [], [], []) for _ in range(4))
     for file, tree in _parsed((*near, *_user_files()), name):
         for node in ast.walk(tree) if file in near or function else ():
             if isinstance(node, _SCOPES) and node.name in scopes:
@@ -65,11 +65,15 @@ def lines_of(name: str, kind: type | None, module: str | None, function: str | N
         if file in near and kind is None:
             _collect(tree, name, key, Path(file).name, outer)
         _collect(tree, name, key, Path(file).name, every)
+        # A local variable of the same name is not the attribute.
+        _collect(tree, name, key or ("" if kind is None else f".{name}"), Path(file).name, elsewhere)
     # Functions of the same name may be in several files.
     is_certain = not function or len({place.partition(":")[0] for place in inner.added + inner.assigned}) == 1
-    is_unique = not function and len({*every.added, *every.assigned}) == 1
-    choices = ((inner, is_certain), (outer, True), (every, is_unique))
-    found = next((each for each, is_usable in choices if is_usable and each.growth), None)
+    is_unique = not function and len({*(elsewhere.added or elsewhere.assigned)}) == 1
+    choices = ((inner, is_certain), (outer, True), (elsewhere, is_unique))
+    usable = [each for each, is_usable in choices if is_usable and each.growth]
+    # The definition is shown only if no line adds or assigns.
+    found = max(usable, key=lambda each: bool(each.added or each.assigned), default=None)
     if found is None:
         return lines_of(name, kind, module, function) if key else Lines([], [], [], every.removed)
     return found._replace(removed=inner.removed if function else every.removed)
@@ -150,6 +154,12 @@ def _last_name(node: ast.AST) -> str | None:
     return None
 
 
+def _unpacked(targets: list[ast.expr]) -> Iterator[ast.expr]:
+    """Yield the targets of an assignment, and the elements of tuples instead of the tuples."""
+    for each in targets:
+        yield from each.elts if isinstance(each, ast.Tuple) else (each,)
+
+
 def _collect(root: ast.AST, name: str, key: str, file: str, found: Lines) -> None:
     """Add the lines below a node that change a name and contain a key."""
     stack: list[tuple[ast.AST, bool]] = [(root, False)]
@@ -176,8 +186,8 @@ def _changed(node: ast.AST, name: str, is_repeated: bool, found: Lines) -> list[
             return found.removed
         case ast.AugAssign(target) if _last_name(target) == name:
             return found.added
-        case ast.Assign(targets) if name in map(_last_name, targets):
-            [target] = [each for each in targets if _last_name(each) == name][:1]
+        case ast.Assign(targets) if name in map(_last_name, parts := [*_unpacked(targets)]):
+            [target] = [each for each in parts if _last_name(each) == name][:1]
             # An assignment to a constant key adds an entry only once.
             if isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Constant):
                 return found.removed if isinstance(target.slice, ast.Slice) else found.added
