@@ -22,7 +22,7 @@ _LEAST_SHARE = 0.1
 # The approximate size of a graph node.
 NODE_BYTES = 200
 # Fewer new objects may be a coincidence.
-_LEAST_OBJECTS = 4
+LEAST_OBJECTS = 4
 # Below this share of the growth, the holder counts as not found.
 _EXPLAINED = 0.2
 # Growth counts as filling if less than this share of it lies elsewhere.
@@ -154,7 +154,7 @@ def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -
     found = []
     for name, cause in now.causes.items():
         more = now.resources.get(name, 0) - before.resources.get(name, 0)
-        if more >= max(_LEAST_OBJECTS, least):
+        if more >= max(LEAST_OBJECTS, least):
             found.append(cause.text(f"{more:,} more in {count_text(steps, 'step')}"))
     return tuple(found)
 

@@ -19,7 +19,7 @@ from .capacity import Bound, Capacities
 from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
 from .growth import Cause, GrowthSources, Heap, containers, grown_paths, sources_of
-from .owners import Owners, resource_causes
+from .owners import CREATE_GRAPH_CYCLE, Owners, resource_causes
 from .readers import PRIMITIVE_IDS, SCAN, Kind, Role, frame_locals, gradient_of, type_attribute, type_name
 from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor
@@ -244,7 +244,7 @@ def _kind_of(value: Tensor) -> str:
     made_by = "leaf" if node is None else type_name(type(node))
     # `backward(create_graph=True)` leaves such a pair: a cycle through C++ that `gc.collect` cannot see.
     is_cycle = gradient is not None and grad_fn(gradient) is not None
-    cycle = ", whose grad has grad_fn: a create_graph cycle" if is_cycle else ""
+    cycle = f", whose grad has grad_fn: {CREATE_GRAPH_CYCLE}" if is_cycle else ""
     return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
 
 

@@ -1,5 +1,6 @@
 """Describe the holder of growing memory as a developer would write it: `Agent.diary`, its file and line."""
 
+import atexit
 import collections
 import functools
 import logging
@@ -16,14 +17,14 @@ from torch import Tensor, nn
 from ..texts import count_text
 from .code_lines import Lines, calls_of, is_of_the_user, lines_of
 from .graph_holders import GraphHolder
-from .growth import Cause, Heap, growing_container
+from .growth import LEAST_OBJECTS, Cause, Heap, growing_container
 from .patterns import (
     CONFIDENCE,
     RESOURCES,
     Evidence,
     advice_for,
     cached_code,
-    hook_calls,
+    filling_calls,
     is_cache,
     is_queue,
     newest,
@@ -50,6 +51,9 @@ _NOUNS: tuple[tuple[Any, str], ...] = (
     (str, "string"),
     ((int, float), "number"),
 )
+CREATE_GRAPH_CYCLE = "a create_graph cycle"
+_ATEXIT = "atexit"
+_CALLABLE = re.compile(r"<(method|function|partial) that nothing names>$")
 _USUAL_KEYS = ("string", "number", "tuple object")
 
 
@@ -80,11 +84,15 @@ class Owners:
 
     def cause_of(self, path: str, graph: GraphHolder | None = None) -> Cause:
         """Describe the holder at a path, or the holder of the given autograd graph."""
+        nameless = self._nameless_cause(path)
+        if nameless is not None:
+            return nameless
         parts = [path[: step.start()] for step in _STEP.finditer(path)]
         chain = {part: self._objects[part] for part in parts if part in self._objects}
         place = growing_container(path, self._before.entries, self._entries)
         container = None if place is None else self._objects[place]
-        place = path if place is None else place
+        # The traceback of a single exception grows each time the exception is raised.
+        place = path.partition(".<traceback ")[0] if place is None else place
         outer = {part: value for part, value in chain.items() if len(part) <= len(place)}
         # Developers see a queue or a cached function, not the container inside.
         inside = _INSIDE.search(place)
@@ -96,7 +104,7 @@ class Owners:
         lines = _lines_of(start, shown)
         earlier = {each.pattern: each.oldest_sequence for each in self._before.graphs.holders}
         is_pinned = graph is not None and earlier.get(graph.pattern) == graph.oldest_sequence
-        value = chain.get(path)
+        value = chain.get(place)
         evidence = Evidence(place, path[len(place) :], wrapper, container, lines, graph, is_pinned, value)
         advice, line = advice_for(evidence), lines.growth
         resource = resource_of(container)
@@ -106,7 +114,7 @@ class Owners:
             code = cached_code(wrapper)
             line = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else line
         else:
-            line = calls_of(hook_calls(place)) or line
+            line = calls_of(filling_calls(place)) or line
         contents = self._contents(container, place, wrapper)
         details = tuple(filter(None, (*contents, line)))
         owner = _owner(start, shown)
@@ -116,6 +124,21 @@ class Owners:
                 own = dictionary_getter(type(each))
                 owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){shown[len(part) :]}"
         return Cause(owner, place, details, *((advice.effect, advice.fix) if advice else ()))
+
+    def _nameless_cause(self, path: str) -> Cause | None:
+        """Describe a known holder in C or C++, or return `None` for any other path."""
+        place = f"{path.partition('>')[0]}>"
+        callbacks = atexit._ncallbacks()
+        more = callbacks - self._before.resources.get(_ATEXIT, callbacks)
+        if _CALLABLE.match(place) and more >= LEAST_OBJECTS:
+            details = count_text(callbacks, "callback"), calls_of(("register",))
+            fix = "Call atexit.unregister(callback), or register a weakref.WeakMethod."
+            return Cause(_ATEXIT, place, tuple(filter(None, details)), "keeps every callback", fix)
+        if CREATE_GRAPH_CYCLE in place:
+            line = calls_of(("backward",))
+            fix = "Use torch.autograd.grad, or set each grad to None after its last use."
+            return Cause(place, place, (line,) if line else (), "is in a cycle with its gradient", fix)
+        return None
 
     def _contents(self, container: Any, place: str, wrapper: Any) -> tuple[str, ...]:
         """Return the type of the container, and the number and kind of its entries."""
@@ -146,7 +169,8 @@ def resource_causes(objects: Sequence[Any], before: Heap | None) -> tuple[dict[s
             details = (count_text(count, each.noun), calls_of(each.calls))
             effect, fix = each.advice.effect, each.advice.fix
             causes[each.owner] = Cause(each.owner, each.owner, tuple(filter(None, details)), effect, fix)
-    return counts, causes
+    # atexit counts its callbacks, but does not list them.
+    return counts | {_ATEXIT: atexit._ncallbacks()}, causes
 
 
 def _noun(values: list[Any]) -> str:

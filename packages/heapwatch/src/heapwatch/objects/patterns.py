@@ -30,6 +30,7 @@ _PINNED = 2.0
 # The registries of torch's modules, tensors and optimizers. Programs may have attributes with similar names.
 _KINDS = "forward|backward|non_full_backward|state_dict|load_state_dict|optimizer|post_accumulate_grad"
 _HOOKS = re.compile(rf"\._(global_)?({_KINDS})(_\w+)?_hooks(_\w+)?$")
+_WARNINGS = ".__warningregistry__"
 _REGISTRATIONS = (
     *("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_hook"),
     *("register_post_accumulate_grad_hook", "register_step_post_hook", "register_step_pre_hook"),
@@ -192,16 +193,24 @@ def cached_code(cache: Any) -> types.CodeType | None:
     return next((each.__code__ for each in found), None)
 
 
-def hook_calls(path: str) -> tuple[str, ...]:
-    """Return the functions that register the hooks at a path, or ()."""
+def filling_calls(path: str) -> tuple[str, ...]:
+    """Return the functions of a library that add to the container at a path, or ()."""
+    if path.endswith(_WARNINGS):
+        return ("warn", "warn_explicit")
     return _REGISTRATIONS if _HOOKS.search(path) else ()
 
 
 def _hooks(evidence: Evidence) -> Advice | None:
-    if evidence.container is None or not hook_calls(evidence.path):
+    if evidence.container is None or not _HOOKS.search(evidence.path):
         return None
     fix = "Keep the handle that the registration returns, and call handle.remove()."
     return Advice("gains hooks that are never removed", fix)
+
+
+def _warnings(evidence: Evidence) -> Advice | None:
+    if not evidence.path.endswith(_WARNINGS):
+        return None
+    return Advice("remembers every different warning", "Warn with a text that does not change.")
 
 
 def _cache(evidence: Evidence) -> Advice | None:
@@ -231,7 +240,9 @@ def _holds_tensor(key: Any) -> bool:
 def _exceptions(evidence: Evidence) -> Advice | None:
     if ".<traceback " not in evidence.inner:
         return None
-    share = _share(issubclass(type(each), BaseException) for each in newest(evidence.container)[1])
+    # Without a container, the holder is a single exception.
+    values = [evidence.value] if evidence.container is None else newest(evidence.container)[1]
+    share = _share(issubclass(type(each), BaseException) for each in values)
     effect = "keeps the local variables of the frames in every traceback"
     return Advice(effect, "Store str(error) or traceback.format_exc().", share)
 
@@ -286,12 +297,12 @@ def _by_counter(evidence: Evidence) -> Advice | None:
     return Advice("keeps an entry for every number ever used as a key", fix, share)
 
 
-def _counter_of(key: Any) -> tuple[str, int]:
-    """Return the text around the only number in a key, and the number, or ("", 0) for other keys."""
+def _counter_of(key: Any) -> tuple[str, list[int]]:
+    """Return the text around the numbers in a key, and the numbers, or ("", []) for other keys."""
     if type(key) is int:
-        return "", key
+        return "", [key]
     numbers = _NUMBER.findall(key) if type(key) is str and len(key) < _LONGEST_KEY else []
-    return (_NUMBER.sub("#", key), int(numbers[0])) if len(numbers) == 1 else ("", 0)
+    return (_NUMBER.sub("#", key), [*map(int, numbers)]) if numbers else ("", [])
 
 
 def _views(evidence: Evidence) -> Advice | None:
@@ -316,5 +327,5 @@ def _views(evidence: Evidence) -> Advice | None:
 
 
 _PATTERNS: tuple[Callable[[Evidence], Advice | None], ...] = (
-    *(_hooks, _cache, _exceptions, _callbacks, _losses, _state, _queues, _by_counter, _views),
+    *(_hooks, _warnings, _cache, _exceptions, _callbacks, _losses, _state, _queues, _by_counter, _views),
 )
