@@ -1,4 +1,4 @@
-"""Small programs that leak in a known way, and similar ones that get no fix.
+"""Small programs that leak in a known way.
 
 Each program has a function `step`. A comment `# grows` marks the line that a report must show.
 """
@@ -193,6 +193,25 @@ LEAKS = {
             replay.add(np.ones(40_000, np.uint8))
         """,
     ),
+    "a deque that is filled outside its class": Leak(
+        "Replay.frames (deque, ",
+        "deque(maxlen=N)",
+        """
+        from collections import deque
+        import numpy as np
+        class Replay:
+            def __init__(self):
+                self.frames = deque()
+        replay = Replay()
+        def pair(frame):
+            frames = [frame]
+            frames.append(frame)
+            return frames
+        def step(number):
+            frame, _ = pair(np.ones(40_000, np.uint8))
+            replay.frames.append(frame)  # grows
+        """,
+    ),
     "unbounded queue": Leak(
         "program.pictures (Queue, ",
         "Queue(maxsize=N)",
@@ -280,149 +299,4 @@ LEAKS = {
             maps.append(mmap.mmap(data.fileno(), 0))  # grows
         """,
     ),
-}
-
-DECOYS = {
-    "arrays in a list": """
-        import numpy as np
-        kept = []
-        def step(number):
-            kept.append(np.ones(40_000, np.uint8))
-        """,
-    "losses without a graph": """
-        import torch
-        losses = []
-        def step(number):
-            losses.append(torch.ones(10_000).detach())
-        """,
-    "views that together show their array": """
-        import numpy as np
-        rows = []
-        def step(number):
-            rows.extend(np.ones((4, 10_000), np.uint8))
-        """,
-    "all rows of large arrays": """
-        import numpy as np
-        rows = []
-        def step(number):
-            rows.extend(np.ones((600, 80), np.uint8))
-        """,
-    "webhooks of the program itself": """
-        import numpy as np
-        class Server:
-            def __init__(self):
-                self._webhooks = []
-        server = Server()
-        def step(number):
-            server._webhooks.append(np.ones(40_000, np.uint8))
-        """,
-    "a dict by name": """
-        import numpy as np
-        players = {}
-        def step(number):
-            players[f"{hash(str(number)):x}"] = np.ones(40_000, np.uint8)
-        """,
-    "a dict by number that drops some entries": """
-        import numpy as np
-        episodes = {}
-        def step(number):
-            episodes[number] = np.ones(40_000, np.uint8)
-            if number % 8 == 0:
-                episodes.pop(number // 2, None)
-        """,
-    "a deque that is also read": """
-        from collections import deque
-        import numpy as np
-        waiting = deque()
-        def step(number):
-            waiting.extend(np.ones((2, 20_000), np.uint8).copy())
-            if number % 4 == 0:
-                waiting.popleft()
-        """,
-    "exceptions without a traceback": """
-        import numpy as np
-        errors = []
-        def step(number):
-            errors.append(ValueError(np.ones(40_000, np.uint8)))
-        """,
-    "functions and arrays": """
-        import numpy as np
-        jobs = []
-        def step(number):
-            frame = np.ones(40_000, np.uint8)
-            jobs.append(lambda: frame)
-            jobs.append(frame)
-        """,
-    "callbacks that are removed": """
-        import numpy as np
-        pending = []
-        def step(number):
-            frame = np.ones(20_000, np.uint8)
-            for _ in range(2):
-                pending.append(lambda: frame.copy())
-                frame = frame.copy()
-            if number % 4 == 0:
-                pending.pop()()
-        """,
-    "tensors with and without a graph": """
-        import torch
-        weight = torch.ones(5_000, requires_grad=True)
-        results = []
-        def step(number):
-            results.append(weight * 2)
-            results.append(torch.ones(5_000))
-        """,
-    "an object in a cache": """
-        import functools
-        import numpy as np
-        class Agent:
-            def __init__(self):
-                self.diary = []
-        @functools.lru_cache(maxsize=None)
-        def agent():
-            return Agent()
-        def step(number):
-            agent().diary.append(np.ones(40_000, np.uint8))
-        """,
-    "a handler that keeps its records": """
-        import logging
-        class Keeper(logging.Handler):
-            def __init__(self):
-                super().__init__()
-                self.records = []
-            def emit(self, record):
-                self.records.append(record)
-        log = logging.getLogger("program")
-        log.propagate = False
-        log.addHandler(Keeper())
-        def step(number):
-            log.warning("x" * 40_000)
-        """,
-    "a dict by number that another class empties": """
-        import numpy as np
-        class Recorder:
-            def __init__(self):
-                self.episodes = {}
-            def record(self, number):
-                self.episodes[number] = np.ones(40_000, np.uint8)
-        class Writer:
-            def write(self, recorder, number):
-                recorder.episodes.pop(number)
-        recorder, writer = Recorder(), Writer()
-        def step(number):
-            recorder.record(number)
-        """,
-    "modules": """
-        import torch
-        heads = []
-        def step(number):
-            heads.append(torch.nn.Linear(100, 100))
-        """,
-    "a text": """
-        class Log:
-            text = ""
-        log = Log()
-        def step(number):
-            log.text += "x" * 40_000
-        """,
 }

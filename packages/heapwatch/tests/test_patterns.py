@@ -1,33 +1,24 @@
 """A report names the owner, the line and the fix of known leak patterns, and no fix for anything else."""
 
 import re
-import sys
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from .fresh import in_a_fresh_process
-from .leaky_programs import DECOYS, LEAKS
-from .watching import watched, write
+from .leaky_programs import LEAKS
+from .similar_programs import DECOYS
+from .watching import findings_of, write
 
-STEPS = 66
 # Each fix begins with one of these words.
-FIXES = re.compile(r"\. (Store|Add|Call|Set|Limit|Delete|Remove|Create|Map|Keep|Cache|Do|Capture) ")
-
-
-def messages_of(folder: Path) -> list[str]:
-    """Run the program of a folder under a watch, and return the messages of its findings."""
-    sys.path.insert(0, str(folder))
-    program = import_module("program")
-    watch = watched(program.step, STEPS, threshold_mb=0.3)
-    return [message for each in watch.findings for message in (each.messages or each.sources)]
+WORDS = "Store|Add|Call|Set|Limit|Delete|Remove|Create|Map|Keep|Cache|Do|Capture|Warn|Use"
+FIXES = re.compile(rf"\. ({WORDS}) ")
 
 
 def run(source: str, folder: Path) -> list[str]:
     write(folder, source, "program.py")
-    return in_a_fresh_process(partial(messages_of, folder))
+    return in_a_fresh_process(partial(findings_of, folder, "program", "step")).messages
 
 
 @pytest.mark.parametrize("name", LEAKS)
