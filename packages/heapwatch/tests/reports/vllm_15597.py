@@ -4,7 +4,7 @@ Report: https://github.com/vllm-project/vllm/issues/15597
 Cause: a request with several samples adds an entry for each, and no entry is ever deleted.
 Resolution: delete the entries when the request is finished.
 
-The requests are numbered, as in offline inference. Random identifiers get no fix.
+Like offline inference, it numbers the requests. Random identifiers get no fix.
 """
 
 import numpy as np
