@@ -39,7 +39,7 @@ AGENTS = {
     "easimulus": "EASimulus",
     OURS: "Reverie",
 }
-"""Compared agents, in the order of their columns. All but the last one come from the baselines."""
+"""Compared agents, in column order. The scores of all but the last one come from the baselines."""
 
 REASONS: dict[str, str] = {}
 """Known reasons for a lower score than DreamerV3 (Nature), by game. Written by hand."""
@@ -115,7 +115,7 @@ def normalized(scores: Scores, agent: str) -> NDArray[np.float64]:
 
 
 def title(game: str) -> str:
-    """Return a name such as BankHeist."""
+    """Return the display name of a game, such as BankHeist."""
     return "".join(map(str.capitalize, game.split("_")))
 
 
@@ -203,7 +203,7 @@ def wrapped(text: str, width: int = 110) -> str:
 
 
 def page(results: Sequence[Result]) -> str:
-    """Return the page. It includes tables and a figure if at least one run has raw data."""
+    """Return the text of the page, with tables and a figure if at least one run has raw data."""
     listed, scores = read_rows(LIST), with_ours(results)
     games = len(read_baselines())
     summary = "The runs are under way, and none is complete yet. This page lists each game that has raw data."
@@ -296,7 +296,7 @@ column. `python -m benchmarks.published_curves <clone>` builds the author's curv
 
 
 def curve_of(run: Run) -> NDArray[np.float64]:
-    """Return the frames and the mean return of the last episodes after each episode, (n, 2)."""
+    """Return the frames, and the mean return of the latest episodes, at the end of each episode, (n, 2)."""
     repeat = run.settings["env.action_repeat"]
     last, means = LastEpisodes(repeat * run.settings["env.num_envs"]), []
     steps, returns = run.logged["episode/return"]

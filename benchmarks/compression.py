@@ -1,7 +1,8 @@
 """Measure memory and speed of compressed replay: bytes per step, adding and sampling, for several games.
 
-Run it with `python scripts/compression.py out=<file>`. Each row also includes the uncompressed buffer, and
-gathering the same number of frames from memory, both measured in the same process with one thread.
+Run it with `python scripts/compression.py out=<file>`. Each row also includes the times of the uncompressed
+buffer, and of gathering the same number of frames from memory. Both are measured in the same process with one
+thread.
 """
 
 import json
@@ -68,13 +69,13 @@ class Settings:
     """JSON file for all rows."""
 
     steps: int = 3000
-    """Number of steps per environment, with two environments. These steps are added repeatedly."""
+    """Number of recorded steps in each of two environments. Filling the buffers repeats them."""
 
     records: int = 40_000
     """Number of records in each buffer."""
 
     deep: int = 0
-    """Steps of new Pong play to add to a replay for ten million steps, or 0 to measure the environments
+    """Steps of new Pong play to add to a replay with room for ten million, or 0 to measure the environments
     instead."""
 
     weights: str = "src/pretrained/pong/weights.safetensors"
@@ -174,7 +175,7 @@ def buffer_of(env: EnvSpec, records: int, **settings: object) -> EpisodeReplayBu
 
 
 def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
-    """Add play until the buffer contains `records` records. Return the mean microseconds per record."""
+    """Add recorded play until the buffer has `records` records. Return the mean microseconds per record."""
     latent = StoredLatent(torch.zeros(ENVS, 512), torch.zeros(ENVS, 32, dtype=torch.uint8))
     seconds, rounds = 0.0, records // ENVS
     for index in range(rounds):
@@ -236,7 +237,7 @@ def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[st
     row["gather_limit_ms"] = milliseconds(move)
     row["plain_sample_ms"] = milliseconds(lambda: plain.sample(WINDOWS, out=kept["plain"]))
     row["compressed_sample_ms"] = milliseconds(lambda: coded.sample(WINDOWS, out=kept["compressed"]))
-    # This measures how much time a prefetch thread would hide behind an update.
+    # This measures the time that a prefetch thread could overlap with an update.
     with ThreadPoolExecutor(1) as ahead:
         busy = torch.randn(600, 600)
 

@@ -1,4 +1,4 @@
-"""Fill a replay for ten million steps with new Pong play, and monitor its memory and its windows."""
+"""Fill a replay for ten million steps with new Pong play, and monitor the replay's memory and windows."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ _TOLERANCE_BYTES = 1e6
 
 
 def fill_deep(steps: int) -> Iterator[dict[str, object]]:
-    """Add random play from eight emulators. Yield memory and times at 96 moments, then the verdict."""
+    """Add random play from eight emulators. Yield memory and times at 96 moments, then the memory verdict."""
     environment, chance = make_environment(EnvConfig(game="pong", num_envs=ENVS), 0), np.random.default_rng(0)
     spec = environment.spec
     config = ReplayConfig(

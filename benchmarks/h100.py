@@ -1,4 +1,4 @@
-"""Run GPU tests and time updates within one short lease of a GPU. `h100.sh` starts it and explains its usage.
+"""Run GPU tests and time updates in one short lease of a GPU. `h100.sh` starts this and explains its usage.
 
 All processes compile simultaneously while the GPU tests run. Once the device is quiet, updates of Reverie and
 of the author's code are timed in turn, size by size. Finally, each process traces one update.
@@ -182,7 +182,7 @@ def run_tests(out: Path, seconds: float, workers: int) -> str:
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """Time the implementations in turn, size by size, if they are ready."""
+    """Time the implementations that are ready in turn, size by size."""
     running = {row.name: row for row in rows if row.variant is not None}
     variants = [row.variant for row in running.values() if row.variant is not None]
     try:

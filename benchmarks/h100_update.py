@@ -1,7 +1,7 @@
-"""Serve Reverie's update on batches of 16 x 64 as a process, so that several sizes can compile in parallel.
+"""Time Reverie's update on batches of 16 x 64 in its own process, so that several sizes compile in parallel.
 
-The process compiles before it is ready. After the last block it traces one more update into the folder that
-the option `trace` sets. `kernels.tsv` lists the kernels by name, and `kernels.json` contains their number.
+The process compiles before it reports that it is ready. After the last block it traces one more update into
+the folder of the option `trace`: `kernels.tsv` lists the kernels by name, and `kernels.json` their number.
 """
 
 import json
@@ -27,7 +27,7 @@ from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.seeding import seed_global
 
 _WARM_UP = 6
-"""Number of updates before the first block. The fourth one captures a graph."""
+"""Number of updates before the first block. The fourth update captures a CUDA graph."""
 
 
 class EventServer(Server):

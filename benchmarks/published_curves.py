@@ -5,9 +5,10 @@ their hashes, become `src/orchestration/on_track/published.json.gz`: the lowest,
 the seeds of each task, on a grid of environment steps (frames). Repeated builds produce the same bytes.
 
 Atari-100k and DMC vision: the files contain the return of each training episode. A seed's return is the mean
-over its last 16 episodes, at the mean of their midpoints. The same applies to the run that is compared with
-it.
-DMC proprio: the files contain means per 10,000 frames. They are used unchanged. The return is interpolated
+over its last 16 episodes, at the mean of their midpoints. The returns of a run are averaged in the same way
+before they are compared.
+
+DMC proprio: the files contain means per 10,000 frames, which are used unchanged. The return is interpolated
 linearly between two means, and is constant before the first and after the last one.
 
 There are no files for Crafter.

@@ -2,10 +2,11 @@
 
     python benchmarks/race.py <folder> [minutes] [line ...]
 
-A line is a setting. It is trained with one thread until its process has used `minutes` (40) of CPU time. It
-is then probed, and the result is written to `<folder>/<line>.json`. A finished line is skipped, and an
-interrupted line continues. The budget is CPU time, because that is the user's cost. It depends on the machine
-and its load, so lines are comparable only within one race. Compilation time counts.
+A line is a named change to the preset. It is trained with one thread until its process has used `minutes`
+(default 40) of CPU time. Its agent is then probed, and the result is written to `<folder>/<line>.json`. A
+finished line is skipped, and an interrupted line continues. The budget is CPU time including compilation,
+because that is the user's cost. CPU time depends on the machine and its load, so lines are comparable only
+within one race.
 """
 
 import json

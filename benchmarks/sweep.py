@@ -1,8 +1,8 @@
 """Run the jobs of a multirun as resumable tasks on a Ray cluster, each in its own process and folder.
 
-It uses plain Ray tasks instead of Ray Tune, because it does not need search or schedules, and Tune also
-requires pandas, pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting it means
-resuming it. On a cluster of several machines, `sweep.out` must be a shared folder.
+A sweep uses plain Ray tasks instead of Ray Tune, because it does not need search or schedules, and Tune also
+requires pandas, pyarrow and tensorboardX. A job is a run folder with its `config.yaml`, and starting a job
+means resuming that run. On a cluster of several machines, `sweep.out` must be a shared folder.
 """
 
 import ctypes
@@ -233,7 +233,7 @@ def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:
 
 
 def last_metrics(folder: Path, last: int) -> dict[str, float]:
-    """Return the last values in a run's `metrics.jsonl`, or {} if it does not exist."""
+    """Return the last values in a run's `metrics.jsonl`, or {} if the file does not exist."""
     file = folder / METRICS_FILE
     lines = list(read_lines(file)) if os.path.lexists(file) else []
     found = {name: float(line[name]) for line in lines for name in _LAST if name in line}
@@ -244,5 +244,5 @@ def last_metrics(folder: Path, last: int) -> dict[str, float]:
 
 
 def stop_with_parent() -> None:
-    """Make the system send SIGTERM when the worker dies, so that the run saves and exits."""
+    """Make the system send this process SIGTERM when its worker dies, so that the run saves and exits."""
     ctypes.CDLL(None).prctl(_ON_PARENT_DEATH, signal.SIGTERM)

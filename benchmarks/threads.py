@@ -1,8 +1,9 @@
 """Compare the number of threads that a run chooses with fixed numbers, on a quiet and a busy machine.
 
 `python -m benchmarks.threads --out docs/results/performance/threads.json` needs two idle cores for 25
-minutes. Each block chooses as a new run would, then times complete updates with each number of threads in
-turn. The result is the median over five blocks of the update time with the choice, relative to the best time.
+minutes. Each block first chooses a number of threads as a new run would, then times complete updates with
+each number in turn. The result is the update time with the chosen number divided by the best time (median of
+five blocks).
 """
 
 import argparse

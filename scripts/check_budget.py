@@ -62,7 +62,7 @@ def private_accesses(path: Path) -> int:
 
 
 def closure(name: str) -> list[Path]:
-    """Return the files in `src` that are loaded by importing `name`, a module or an attribute of one."""
+    """Return the files in `src` that are loaded by importing `name`, a module or an attribute of a module."""
     module, _, attribute = name.partition(":")
     code = f"import sys; from {module} import {attribute or '__name__'}; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,8 +1,8 @@
 """Count translated phrasing in pages, docstrings, comments and messages, and check commit subjects.
 
 Usage: `check_prose.py [FILE ...]`. Without files it prints each pattern's count and limit, and exits with 1
-above a limit. With files it lists every match in them. `[tool.reverie.prose]` of pyproject.toml contains the
-limits, the phrases that do not count, and the commit after which subjects are checked.
+if one is exceeded. With files it lists every match in them. `[tool.reverie.prose]` of pyproject.toml contains
+the limits, the exempt phrases, and the commit after which subjects are checked.
 """
 
 import ast
@@ -146,7 +146,7 @@ def subject_problem(subject: str) -> str | None:
 
 @exit_on_user_error()
 def main() -> None:
-    """Print the counts, or the matches in the given files. Exit with 1 above a limit."""
+    """Print the counts, or the matches in the given files. Exit with 1 if a count exceeds its limit."""
     parser = FlagParser(description=__doc__)
     parser.add_argument("files", nargs="*", type=Path)
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["reverie"]["prose"]

@@ -25,10 +25,10 @@ CONFIG_FILE = "config.yaml"
 
 
 def continued(arguments: Sequence[str]) -> list[str]:
-    """Return arguments that resume the run started with the same ones, or start it in its own folder.
+    """Return arguments that resume the earlier run with these arguments, or that start a new run.
 
-    The folder is `run_dir=`, or is named after the experiment and a checksum of all other arguments. Settings
-    that differ from the saved ones are passed on, and the run rejects those that cannot change.
+    The run's folder is `run_dir=`, or is named after the experiment and a checksum of all other arguments.
+    Settings that differ from the saved ones are passed on. The run rejects those that cannot change.
     """
     if any(word.startswith(("-", "resume=", "hydra.")) for word in arguments):
         return [*arguments]
@@ -44,7 +44,7 @@ def continued(arguments: Sequence[str]) -> list[str]:
 
 def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
     """Return the arguments that differ from the saved configuration."""
-    # Import this here, so that a new run does not wait for it.
+    # Import these here, so that a new run does not wait for them.
     from omegaconf import OmegaConf
 
     from reverie.config.overrides import parse

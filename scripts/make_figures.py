@@ -34,8 +34,10 @@ OTHER_TASKS = {
     "inverted_pendulum": "InvertedPendulum, pixels",
 }
 FRAMES_OF_AN_UPDATE = 8 * 16
-SCORED = 20  # episodes of the printed score
-WIDEST_SMOOTHING = 20  # episodes of the running mean, fewer where there are few episodes
+# Number of last episodes behind the printed score.
+SCORED = 20
+# Maximum number of episodes that the running mean covers. Runs with few episodes use fewer.
+WIDEST_SMOOTHING = 20
 GRID_POINTS = 200
 # At 8 inches, text of 10 points is 12 pixels high on the site, where figures are 700 pixels wide.
 WIDTH = 8.0
@@ -69,8 +71,10 @@ SWIMMER = {
     "shared": "10 learners, one replay",
     "td3": "TD3 alone",
 }
-LIMIT = "limit"  # how variants begin that are limits, not competitors
-Curve = tuple[np.ndarray, np.ndarray]  # places on the horizontal axis, and values
+# Names of variants that are limits instead of competitors begin with this word.
+LIMIT = "limit"
+# Positions on the horizontal axis, and values.
+Curve = tuple[np.ndarray, np.ndarray]
 
 
 def main() -> None:
@@ -216,7 +220,7 @@ def draw_strip(video: Path, target: Path) -> None:
 
 
 def draw_swimmer(target: Path) -> None:
-    """Draw the best member's fitness against all agent steps: mean and range over the seeds."""
+    """Draw the best member's fitness over the agent steps of all members: mean and range over the seeds."""
     figure, axis = plt.subplots(figsize=(WIDTH, 4.2), layout="constrained")
     for index, (name, words) in enumerate(SWIMMER.items()):
         runs = [fitness_of(run) for run in sorted((RESULTS / "population" / "swimmer").glob(f"{name}_*"))]
@@ -259,7 +263,7 @@ def draw_performance(target: Path) -> None:
 
 
 def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
-    """Draw the medians, ours in a different color from the peers. Labels replace the axis."""
+    """Draw the medians, Reverie's in a different color from the peers'. Labels replace the axis."""
     factor, unit = 1.0, rows[0]["unit"]
     if unit == "s" and max(row["median"] for row in rows) < 1:
         factor, unit = 1e3, "ms"

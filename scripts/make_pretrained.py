@@ -1,4 +1,4 @@
-"""Create the weights that ship with the package from a run, as `reverie-export` does but without its page.
+"""Create the weights that ship with the package from a run, like `reverie-export` but without a model card.
 
 python scripts/make_pretrained.py run=<run> out=src/pretrained/<name> commit=<of the run> trained_on=<machine>
 """
@@ -23,7 +23,7 @@ class Settings:
     """New folder for the files."""
 
     episodes: int = 20
-    """Number of episodes behind the score on the card."""
+    """Number of episodes behind the score in `card.json`."""
 
     commit: str
     """Commit that the run was trained with."""

@@ -164,7 +164,7 @@ def chaos(
 
     Args:
         overrides: Overrides of the run, as typed.
-        kills: Number of kills. It may be lower if the run ends earlier.
+        kills: Maximum number of kills. Fewer occur if the run ends earlier.
         seed: Seed of the kill times.
         folder: Folder of both runs, `unbroken` and `broken`.
         ranks: Number of processes that share each run.
@@ -194,7 +194,7 @@ def chaos(
 
 
 def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
-    """Return the arguments that continue the run as a user would: a resume if it has a configuration."""
+    """Return the arguments a user would type to resume the run, or to start it if it has no configuration."""
     if (run_dir / CONFIG_FILE).exists():
         return [f"resume={run_dir}"]
     return [*overrides, f"run_dir={run_dir}"]
@@ -211,12 +211,12 @@ def _one_life(
     processes = _start(_next_life(overrides, run_dir), run_dir, ranks)
     process = moments.choice(processes) if ranks > 1 else processes[0]
     _wait_for(phase, delay, run_dir, process)
-    # While it imports libraries, Python itself still handles the other signals.
+    # While the run imports libraries, Python's default handlers still receive the other signals.
     if number != signal.SIGKILL:
         _wait(process, lambda: _printed(run_dir) > printed)
     if process.poll() is None:
         process.send_signal(number)
-    # SIGUSR1 does not end the run, so kill it shortly afterwards.
+    # SIGUSR1 does not end the process, so kill the process shortly afterwards.
     if number == signal.SIGUSR1:
         _wait(process, lambda: time.monotonic() - started > 1.5 * delay)
         process.kill()
@@ -281,11 +281,11 @@ def _wait_for(phase: str, delay: float, run_dir: Path, process: "subprocess.Pope
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """Return the exit code of a rank that has lost another rank. Kill it if it does not exit."""
+    """Return the exit code of a rank whose peer was killed. Kill the rank if it does not exit itself."""
     try:
         return process.wait(_LOST_SECONDS)
     except subprocess.TimeoutExpired:
-        # torchrun does the same.
+        # torchrun also kills such ranks.
         process.kill()
         return process.wait()
 
@@ -365,14 +365,14 @@ def _printed(run_dir: Path) -> int:
 
 
 def _wait(process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> None:
-    """Wait for an event or until the process ends."""
+    """Wait until `has_come` returns true or the process ends."""
     end = time.monotonic() + _PATIENCE_SECONDS
     while process.poll() is None and not has_come() and time.monotonic() < end:
         time.sleep(_POLL_SECONDS)
 
 
 def _finish(processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Wait until a run that is not killed ends.
+    """Wait for the end of a run that is not killed.
 
     Raises:
         RuntimeError: If its exit code is not 0.

@@ -122,7 +122,7 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
     workflow, actor = parts.workflow, Actor(parts)
     roots = {"workflow": workflow}
     actor.act(WARM_UP_STEPS)
-    # Search before reading the bytes, because the first search in a process fills caches.
+    # Search for graphs before reading the bytes, because the first search in a process fills caches.
     found = find_graph_holders(roots)
     first_bytes = settled_bytes(workflow.device)
     readings = [Reading(0, 0, num_nodes(found))]

@@ -42,7 +42,7 @@ class KeptArray:
 
     kept: str
     shown_bytes: int
-    """Bytes visible through its arrays and tensors, each byte counted once."""
+    """Bytes visible through the kept arrays and tensors, each byte counted once."""
 
     held_bytes: int
 

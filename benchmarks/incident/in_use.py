@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from heapwatch.counters.glibc import in_use_bytes
 
-# Several trials are needed, because blocks cached by the allocator change a single one by about 300 bytes.
+# A single result may be off by about 300 bytes because of blocks that the allocator caches.
 _TRIALS = 5
 
 
 def settled_bytes(device: torch.device) -> int:
-    """Collect cycles, and return the bytes in use on a device. On a CPU, only this process counts."""
+    """Collect cycles, and return the bytes in use on a device. On a CPU, only this process's bytes count."""
     gc.collect()
     return torch.cuda.memory_allocated() if device.type == "cuda" else in_use_bytes()
 

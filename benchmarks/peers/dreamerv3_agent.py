@@ -70,7 +70,7 @@ def compose(options: dict[str, Any]) -> elements.Config:
             "jax.prealloc": False,
         }
     )
-    # The file lacks these keys. By default, the code also compiles its report and traces updates 100 to 120.
+    # The file lacks these keys. By default, the agent also compiles its report and traces updates 100 to 120.
     return elements.Config({**config, "jax": {**config.jax, "precompile": False, "profiler": False}})
 
 

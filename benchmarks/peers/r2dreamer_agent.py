@@ -49,7 +49,7 @@ def build(options: dict[str, Any], cfg: Any) -> Any:
     sys.path.insert(0, options["checkout"])
     import dreamer
 
-    # This is the setting in its train.py.
+    # r2dreamer's train.py uses the same setting.
     torch.set_float32_matmul_precision("high")
     if not torch.cuda.is_available():
         dreamer.autocast = partial(torch.autocast, enabled=False)
@@ -57,7 +57,7 @@ def build(options: dict[str, Any], cfg: Any) -> Any:
     torch.manual_seed(0)
     image = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     actions = gym.spaces.Box(0, 1, (ACTIONS,), np.float32)
-    # Its OneHotAction sets the same attribute.
+    # r2dreamer's OneHotAction sets the same attribute.
     actions.discrete = True
     return dreamer.Dreamer(cfg.model, gym.spaces.Dict({"image": image}), actions).to(cfg.device)
 

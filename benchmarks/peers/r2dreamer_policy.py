@@ -22,8 +22,8 @@ state = agent.get_initial_state(num_envs)
 def step() -> None:
     """Choose actions, and copy the values to be stored to the host."""
     global state
-    # This follows the loop of its trainer. The copy is needed, because acting overwrites the images with
-    # floats.
+    # This follows the loop of r2dreamer's trainer. The copy is needed, because acting overwrites the images
+    # with floats.
     action, state = agent.act(observation.to(cfg.device).clone(), state)
     action.cpu()
     state.cpu()

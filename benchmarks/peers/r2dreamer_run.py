@@ -53,7 +53,7 @@ def take_bytes() -> None:
 
 
 def _drop(*_: Any, **__: Any) -> None:
-    """Discard metrics. They are rarely written in our runs and are off in sheeprl's."""
+    """Discard metrics, which Reverie's runs rarely write and sheeprl's runs disable."""
 
 
 if __name__ == "__main__":

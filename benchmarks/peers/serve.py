@@ -68,13 +68,13 @@ class BlockServer:
         self._send(calls=calls, facts={"rss_mb": memory / 1e6, "peak_mb": self.peak_mb(), **facts})
 
     def run(self, call: Callable[[], Any], share: float = 1.0) -> None:
-        """Time a function for each requested block, and report the given share of each call's time."""
+        """Time a function for each requested block, and report each call's time multiplied by `share`."""
         for seconds in self.requests():
             self.reset_peak()
             self.answer([share * taken for taken in self.block(call, seconds)])
 
     def cycles(self, *packages: str, **facts: Any) -> Iterator[None]:
-        """Time a foreign loop that advances this iterator after each cycle. The first cycle is not timed.
+        """Time a peer's loop that advances this iterator after each cycle. The first cycle is not timed.
 
         Raises:
             SystemExit: When the input ends.
@@ -132,7 +132,7 @@ def reset_peak(device: str) -> None:
 
         torch.cuda.reset_peak_memory_stats()
     elif os.path.exists(_CLEAR_REFS):
-        # Some kernels lack this file.
+        # Some Linux kernels lack this file.
         with open(_CLEAR_REFS, "w") as peak:
             peak.write("5")  # "reset the peak resident set size to the current one", proc(5)
 

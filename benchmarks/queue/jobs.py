@@ -185,7 +185,7 @@ def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) ->
 
 
 def is_failure(exit_code: int) -> bool:
-    """Return whether a run failed permanently: it diverged again after a rollback, as it would if resumed."""
+    """Return whether a run failed permanently, so that resuming is useless: it diverged after a rollback."""
     return exit_code == NONFINITE_EXIT_CODE
 
 
@@ -213,7 +213,7 @@ def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes
     session = {"what": what, **machine_facts(torch.device("cpu"))}
     sessions.append(session)
     before = read_load()
-    # Start it in its own session, because Ctrl-C must reach it only once, through this process.
+    # The child needs its own session, because Ctrl-C must reach it only once, through this process.
     process = stop.child = subprocess.Popen(
         [sys.executable, "-c", *words],
         cwd=job.runs,
@@ -224,7 +224,8 @@ def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes
         start_new_session=True,
         preexec_fn=stop_with_parent if sys.platform == "linux" else None,
     )
-    if stop.requested:  # between two processes
+    # The signal arrived before this child started.
+    if stop.requested:
         process.terminate()
     while True:
         with suppress(subprocess.TimeoutExpired):

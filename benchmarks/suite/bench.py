@@ -129,7 +129,7 @@ class Bench:
         return self._rates
 
     def overrides_of(self, *overrides: str) -> list[str]:
-        """Return a row's overrides: Pong with batches of 16 x 64, the row's own, `quick`, and the user's."""
+        """Return overrides in order: Pong with batches of 16 x 64, the row's own, `quick`, the user's."""
         quick = _QUICK if self.settings.quick else ()
         pong = ("experiment=dreamer_ataripong100k", "env.game=pong", *_PAPER_BATCH)
         return [*pong, *overrides, *quick, *self.overrides]
@@ -164,7 +164,7 @@ class Bench:
         return found
 
     def _checkout(self, peer: str, has_peers: bool, role: str) -> str | None:
-        """Return the checkout of a peer without a package, or `None`, with a notice if `has_peers`."""
+        """Return the checkout of a peer without a package, or `None` (with a notice if `has_peers`)."""
         folder = getattr(self.settings, peer)
         if folder is None and has_peers:
             self._notice(f"no {peer}, {role}: add bench.{peer}=<folder of a checkout>")
@@ -173,7 +173,7 @@ class Bench:
     def peers(
         self, name: str, script: str, interpreter: str | None = None, /, **options: object
     ) -> list[ProcessVariant]:
-        """Return the peer served by a script in benchmarks/peers, or an empty list with a notice.
+        """Return the peer that a script in benchmarks/peers runs, as a list, or [] with a notice if it cannot run.
 
         Args:
             name: Name of the variant.

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Invalid settings of the run are rejected before any measurement.
     bench.compose()
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-    # A run also makes this call.
+    # Training runs call this too.
     keep_heap()
     run_rows(bench, names, typed_here)
 

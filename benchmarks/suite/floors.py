@@ -34,7 +34,7 @@ class Rates:
     """Bytes of the source per second. Reading and writing transfer twice as many."""
 
     def seconds_of(self, work: Work) -> float:
-        """Return the duration of the work in seconds at the better rate. Other operations count as free."""
+        """Return the seconds for the work at the higher FLOP rate. Other operations count as free."""
         best = max(self.matmul_flops_per_s, self.conv_flops_per_s)
         return (work.conv_flops + work.matmul_flops) / best
 

@@ -44,7 +44,7 @@ def _own_seconds() -> float:
         try:
             total += _seconds(child)
         except psutil.NoSuchProcess:
-            # The child has just ended, so its parent now counts its time.
+            # The child has just ended, so its parent's counters now include its time.
             continue
     return total
 

@@ -155,7 +155,7 @@ def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:
 
 
 def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
-    """Return a call that collects until one more update has run. The first update has already run."""
+    """Return a function that collects until one more update has run. The first update has already run."""
     arrival = run._begin()
 
     def cycle() -> None:
@@ -178,7 +178,7 @@ def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> Future[TimeStep]:
 
 
 def _native(config: DreamerTrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
-    """Return a call that runs the same steps in the library's vector env, with the same settings."""
+    """Return a function that runs the same steps in the library's vector env, with the same settings."""
     simulators = AtariBackend(config.env)
     opened.callback(simulators.close)
     # Using our own emulators guarantees the same settings.

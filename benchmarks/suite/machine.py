@@ -13,7 +13,7 @@ import torch
 from reverie import __version__
 
 _CPU_INFO = Path("/proc/cpuinfo")
-# Results that a benchmark has just written do not affect the next one.
+# Results that a benchmark has just written do not count as changes of the checkout.
 _NO_RESULTS = ("--", ":/", ":(exclude,top)docs/results")
 
 

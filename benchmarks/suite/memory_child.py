@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _cuda_counts(device: torch.device) -> dict[str, int]:
-    """Return the number of calls to the caching allocator, and of its own calls to the driver."""
+    """Return the number of calls to the caching allocator, and of the allocator's calls to the driver."""
     if device.type != "cuda":
         return {}
     stats = torch.cuda.memory_stats()

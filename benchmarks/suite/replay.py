@@ -102,8 +102,8 @@ def replay_add(bench: Bench, row: str) -> list[Result]:
 def replay_sample(bench: Bench, row: str) -> list[Result]:
     """Measure sampling 16 windows of 64 steps (65 records in Reverie) from 100,000 records.
 
-    The limits are measured in the same run: gathering as many random windows of images into existing memory,
-    and copying one piece of the same size, both from an equally large memory.
+    The limits are measured in the same run: gathering the same number of random windows of images into
+    existing memory, and copying one piece of the same size, both from an equally large memory.
     """
     with TemporaryDirectory() as folder:
         config = _config(bench, "buffer.store_latents=false")
@@ -153,7 +153,7 @@ def _sampler(replay: EpisodeReplayBuffer, size: int) -> Callable[[], Any]:
 
 
 class _Limits:
-    """Lower bounds for a replay: copying as many bytes of images from an equally large memory.
+    """Lower bounds for a replay: copying the same number of image bytes from an equally large memory.
 
     Args:
         records: Number of images in the memory.

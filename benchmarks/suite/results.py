@@ -16,7 +16,7 @@ class Floor:
     """Value in the unit of the row."""
 
     of: str
-    """The quantity counted and the rate that it is divided by."""
+    """The amount of work and the rate that it was divided by, as text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,8 @@ def interleave(variants: Sequence[Variant], rounds: int, block_seconds: float) -
             before = read_load()
             seconds = variant.block(block_seconds)
             now = read_load()
-            # Relative to the reported time, not to the block, because a peer may report only a share of each
-            # call.
+            # Scale by the reported time instead of the block's, because a peer may report only a share of
+            # each call.
             own_cpu = (now.own - before.own) / (now.clock - before.clock) * fmean(seconds)
             blocks[variant.name].append(Block(seconds, now.others_since(before), own_cpu))
     return blocks

@@ -2,8 +2,8 @@
 
     python benchmarks/watched/callbacks.py
 
-Run this with a Python that has the libraries installed. Samples are frequent, because the purpose is to show
-that the callbacks sample and that the report lists the leak, not to measure the overhead.
+Run this with a Python interpreter that has the libraries installed. Samples are frequent, because the purpose
+is to show that the callbacks sample and that the report lists the leak, not to measure the overhead.
 """
 
 import json
@@ -27,7 +27,7 @@ KEPT: list[bytes] = []
 
 
 def leak() -> None:
-    """Keep 20 KB."""
+    """Retain 20 KB, as a leak would."""
     KEPT.append(bytes(20_000))
 
 

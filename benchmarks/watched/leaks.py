@@ -2,7 +2,7 @@
 
 `install(name, every)` patches torch or gymnasium before the program starts. Each leak then retains memory at
 every `every`-th optimizer step (`losses` and `state`: backward pass, `frames`: environment step). The
-holder's name does not occur elsewhere in the program, so that a report of it can be recognized.
+holder's name does not occur elsewhere in the program, so a report that includes it has found the leak.
 """
 
 import collections
@@ -53,7 +53,7 @@ class Every:
 
 
 class Listener:
-    """The subscriber in an event of `callbacks`. Its bound method keeps it alive."""
+    """A subscriber that the leak `callbacks` adds. Its bound method keeps it alive."""
 
     def __init__(self):
         self.window = _array()
@@ -193,7 +193,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "descriptors": ("open files", "descriptors"),
     "threads": ("threads",),
 }
-"""Texts, one of which must occur in a correct report's resource or sources, ignoring case."""
+"""Texts by leak. A correct report's resource or sources contain at least one of them, ignoring case."""
 
 NAMES = tuple(EXPECTED)
 """All leaks that `install` supports."""

@@ -2,7 +2,7 @@
 
     python benchmarks/watched/leaky.py <leak>[:every] <program.py> arguments...
 
-`<leak>` is one of `leaks.NAMES`, or `none`. With `:every`, it occurs only at each `every`-th step. If the
+`<leak>` is one of `leaks.NAMES`, or `none`. With `:every`, it leaks only at each `every`-th step. If the
 environment variable LEAKY_REPORT is set, that file receives a JSON object at exit: `events`, `steps` (of all
 optimizers), `seconds` (since the first step), and `rss_mb` with its `seconds_at`, about once per second.
 """

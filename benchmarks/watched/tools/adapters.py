@@ -81,11 +81,11 @@ class Reading:
     """Contents of a report."""
 
     says_leak: bool
-    """Whether it reports a leak. A mere list of live memory does not."""
+    """Whether the report claims a leak. A mere list of live memory does not."""
     retained: Counter[str]
     """Listed bytes by stack or line. A stack contains the `file:line` of each frame."""
     names: str = ""
-    """Text that may include a holder, excluding source code, because it includes every name."""
+    """Text that may include the holder's name, excluding source code, because that includes every name."""
     rate: str | None = None
     """Growth rate in the tool's own words."""
     lines: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ def read_pytest(out: Path) -> Reading:
     section = text.partition("List of leaked allocations:")[2].partition("MEMRAY REPORT")[0]
     units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
     found = re.findall(r"- ([\d.]+)([KMG]?i?B) allocated here:\n((?:        \S.*\n)+)", section)
-    # A frame is `function:file:line` there.
+    # In this section, a frame is `function:file:line`.
     reading = _of_stacks((stack.replace("\n", ";"), float(size) * units[unit]) for size, unit, stack in found)
     reading.says_leak, reading.names = "at least one location leaked more" in text, section
     return reading
@@ -171,4 +171,4 @@ READERS: dict[str, tuple[str, Callable[[Path], Reading]]] = {
     "filprofiler": ("filprofiler", lambda out: _of_text(next(out.glob("*/peak-memory.prof")))),
     "scalene": ("scalene", read_scalene),
 }
-"""The source run and the reader of each table row."""
+"""The tool to run and the reader of its report, for each table row."""

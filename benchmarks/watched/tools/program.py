@@ -40,7 +40,7 @@ class Trainer:
         elif leak == "tensors":
             self.by_step[step] = torch.full((16_384,), 1.0)
         elif leak == "native":
-            # This calls malloc as any library would, so tools can see it.
+            # This calls malloc as any library would, so tools can see the allocation.
             LIBC.strdup(TEXT)
         elif leak == "files" and step % 10 == 0:
             os.open("/dev/null", os.O_RDONLY)

@@ -1,6 +1,6 @@
-"""Draw the game next to the dream of it as an animation: dream.py <file.gif> [<run>] [<seed>].
+"""Draw the game beside the model's dream of it as an animation: dream.py <file.gif> [<run>] [<seed>].
 
-The agent plays. Game and dream start at the same frame and receive the same actions; the dream restarts from
+The agent plays. Game and dream start at the same frame and receive the same actions. The dream restarts from
 the game every `HORIZON` steps. Each pixel of 64 x 64 becomes 4 x 4 equal ones, without smoothing. All frames
 share one palette, which keeps the file small.
 """
@@ -22,7 +22,7 @@ HORIZON = 45
 """Steps of a dream: three seconds of Pong."""
 
 SKIPPED = 1
-"""Times that the agent plays 100 hidden steps first, so that the ball is in play."""
+"""Number of times that the agent first plays 100 steps that are not drawn, so that the ball is in play."""
 
 STEPS, SCALE, GAP, FPS, COLORS = 135, 4, 2, 15, 64
 

@@ -1,8 +1,8 @@
-"""Measure how early the world model predicts the agent's lost points; JSON: `lost_points.py <run> [games]`.
+"""Print how early the world model predicts lost points, as JSON: `lost_points.py <run> [games]`.
 
-From latent states before a lost point, the model imagines the agent's actual actions with several samples of
-the latents. A point counts as predicted if the mean imagined reward is below -0.5. Stretches without a point
-serve as controls.
+From latent states before a lost point, the model imagines the effects of the agent's actual actions, with
+several samples of the latents. A point counts as predicted if the mean imagined reward is below -0.5.
+Stretches without a point serve as controls.
 """
 
 import json

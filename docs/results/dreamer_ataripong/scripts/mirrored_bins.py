@@ -1,4 +1,4 @@
-"""Measure how much the two-hot heads of Pong runs rely on mirrored bins that cancel; JSON.
+"""Print, as JSON, how much the two-hot heads of Pong runs rely on mirrored bins that cancel.
 
 python docs/results/dreamer_ataripong/scripts/mirrored_bins.py <run> ...
 
@@ -32,7 +32,7 @@ STEPS, WINDOWS, FAR = 150, 32, 100.0
 
 @torch.no_grad()
 def found_in(run: str) -> dict[str, dict[str, float]]:
-    """Return the numbers of the critic and the reward head."""
+    """Return the measurements of the critic and the reward head."""
     config = typed(compose_jobs(SETTINGS)[0])
     parts = recipe_of(config).build(config, Path(tempfile.mkdtemp()))
     workflow, replay, environment = parts.workflow, parts.replay, parts.environment

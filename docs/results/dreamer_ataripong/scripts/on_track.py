@@ -1,4 +1,4 @@
-"""Build the reference of `on track` from our logs and a published table: `python on_track.py`.
+"""Build the reference of the `on track` metric from our logs and a published table: `python on_track.py`.
 
 It writes `src/orchestration/on_track/pong.json`, and prints the standing of each run when it is left out of
 the reference, and the standing of failed runs.
@@ -18,7 +18,9 @@ from reverie.orchestration.on_track.instrument import UPDATES_OF_THE_BAND, LastE
 from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]
-OURS = {  # and after how many updates others continued their networks, with a new replay and new optimisers
+# Each run, with the runs that continued its networks with a new replay and new optimizers, and the number of
+# updates after which they did.
+OURS = {
     "seed_1_h100": {},
     "long/preset_seed1": {},
     "long/a_seed1": {},
@@ -37,7 +39,8 @@ UPDATES_OF_A_MARGIN = 10_000
 LEAST_MARGIN = 3.0
 NO_MARGIN = np.zeros((1, 2))
 KEYS = ("low", "high", "runs", "published", "risen_above", "train_ratio")
-OTHERS = {  # runs that are no part of the reference, and the folder with their settings
+# Logs of runs outside the reference, and the folder with each run's settings.
+OTHERS = {
     "long/c_seed3/metrics.jsonl": "long/c_seed3",
     **{f"long/h100_seed_{n}/metrics.jsonl": f"long/h100_seed_{n}" for n in (1, 2, 3)},
     "seed_4_cpu/metrics.jsonl": "seed_4_cpu",
@@ -50,7 +53,8 @@ OTHERS = {  # runs that are no part of the reference, and the folder with their 
 }
 PUBLISHED_RATIO = 1024.0
 PUBLISHED_STEPS = 1024
-PUBLISHED = {  # mean return of 100 evaluations; an update an agent step, of 16 windows of 64 steps
+# Mean return of 100 evaluations. These runs made one update, with 16 windows of 64 steps, per agent step.
+PUBLISHED = {
     "DreamerV3": (
         (-17, -15, -12, -2, 7, 11),
         (-18, -6, 16, 18, 19, 20),
@@ -100,7 +104,7 @@ class Curves:
     """(n, 2) updates, starting at 0, and the points below the worst curve that still count as on track."""
 
     train_ratio: float
-    """The highest ratio of these runs."""
+    """The highest train ratio of these runs."""
 
     @property
     def longest(self) -> float:
@@ -108,11 +112,11 @@ class Curves:
         return max(curve.points[-1, 0] for curve in self.curves)
 
     def worst(self, updates: np.ndarray) -> np.ndarray:
-        """Return the lowest return at each number of updates among long enough runs, or infinity."""
+        """Return the lowest return at each number of updates among the runs that reached it, or infinity."""
         return np.min(self._returns(updates, np.inf), axis=0)
 
     def reference(self) -> Reference:
-        """Return the band. Its lower edge never falls, because a learning run's return does not."""
+        """Return the band. Its lower edge never falls, because the return of a learning run does not fall."""
         at = np.arange(0.0, self.longest + 1.0, UPDATES_OF_THE_BAND)
         margins = self.margins[np.searchsorted(self.margins[:, 0], at, "right") - 1, 1]
         low = np.maximum.accumulate(np.maximum(LOWEST_RETURN, self.worst(at) - margins))

@@ -9,7 +9,7 @@ AFTER = "after_{}_imagined_steps"
 
 
 def cells(row: dict) -> list[str]:
-    """Return the cells of a line. Numbers after 0 and after 5 imagined steps are separated by a comma."""
+    """Return the cells of a line. A comma separates the numbers after 0 and after 5 imagined steps."""
     probes = [row["probe"][AFTER.format(steps)] for steps in (0, 5)]
     r2 = [[f"{probe['r2'][name]:.2f}" for probe in probes] for name in ("ball_x", "ball_y")]
     drawn = [f"{100 * probe['drawn']:.0f} %" for probe in probes if probe.get("drawn") is not None]

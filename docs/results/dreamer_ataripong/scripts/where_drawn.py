@@ -2,9 +2,9 @@
 
 python docs/results/dreamer_ataripong/scripts/where_drawn.py <run>
 
-`<run>` has a checkpoint with its replay, from which windows are sampled uniformly. A ball is a difference
-from the median frame of its batch between the paddles. It counts as drawn if less than half of its squared
-difference is missing.
+`<run>` has a checkpoint with its replay, from which windows are sampled uniformly. A ball is any difference
+between a frame and the median frame of its batch, in the area between the paddles. It counts as drawn if less
+than half of its squared difference is missing.
 """
 
 import sys
@@ -22,7 +22,7 @@ from reverie.orchestration.recipes import recipe_of
 COMMON = ("experiment=dreamer_ataripong", "device=cpu", "compile=none", "precision=float32")
 SETTINGS = (*COMMON, "world_model.objective=reconstruction", "buffer.newest_share=0")
 BATCHES, WINDOWS, CELL = 14, 16, 8
-# The area between the paddles.
+# This is the area between the paddles.
 ROWS, COLUMNS = slice(11, 59), slice(9, 55)
 LEAST = 0.05
 

@@ -12,14 +12,15 @@ FIGURE = RUNS.parents[1] / "figures" / "catch_two_ranks.png"
 EPISODES = 50
 FIRST_UPDATE = 500
 SEEDS = (1, 2, 3)
-SHOWN = {  # folders of one rank and of two
+# For each batch, the folders of the runs on one rank and on two.
+SHOWN = {
     "the preset: 8 windows": ("preset_until_2026_11_26/seed_{}", "ranks_2/seed_{}"),
     "48 windows, float32": ("windows_48/ranks_1/seed_{}", "windows_48/ranks_2/seed_{}"),
 }
 
 
 def main() -> None:
-    """Draw a panel for each batch: the mean of the seeds, and a band from the lowest to the highest one."""
+    """Draw a panel for each batch: the mean of the seeds, and a band from the lowest to the highest seed."""
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
     for axes, (batch, folders) in zip(panels, SHOWN.items(), strict=True):
         print(batch)
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def read(run: Path, ranks: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and the running mean over 50 training episodes; print its ascent, end and time."""
+    """Return steps and the running mean over 50 episodes. Print when it exceeds 0, its end and the time."""
     lines = list(read_lines(run / "metrics.jsonl"))
     steps, returns = np.array(
         [(line["step"], line["episode/return"]) for line in lines if "episode/return" in line]

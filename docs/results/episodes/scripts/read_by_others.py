@@ -20,7 +20,7 @@ LENGTH, BATCH = 65, 16
 
 
 def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
-    """Load with `Replay.load` and sample windows, without their `embodied/__init__.py`, which needs jax."""
+    """Load with `Replay.load`, and sample windows. Skip its `embodied/__init__.py`, which imports jax."""
     for name in ("embodied", "embodied.core"):
         sys.modules[name] = package = ModuleType(name)
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]
@@ -51,7 +51,7 @@ def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]
 
 
 def dreamerv3_torch(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
-    """Load with `load_episodes` of its `tools.py`, and sample windows with `sample_episodes`."""
+    """Load with `load_episodes` of the checkout's `tools.py`, and sample windows with `sample_episodes`."""
     sys.path.insert(0, str(checkout))
     import tools  # pyright: ignore[reportMissingImports]
 

@@ -1,4 +1,4 @@
-"""Measure the cost of each counter in 3 s: `python docs/results/memory/scripts/counter_costs.py`."""
+"""Measure the cost of each counter, within 3 s: `python docs/results/memory/scripts/counter_costs.py`."""
 
 import timeit
 from collections.abc import Callable

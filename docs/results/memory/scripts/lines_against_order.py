@@ -1,6 +1,6 @@
 """Compare four leak criteria: `lines_against_order.py`.
 
-The series are from `test_verdict_simulation.py`. It runs for 6 seconds. From the repository root:
+The series are from `test_verdict_simulation.py`. This takes 6 seconds. Run it in the repository root:
 
 PYTHONPATH=packages/heapwatch/tests python docs/results/memory/scripts/lines_against_order.py
 """

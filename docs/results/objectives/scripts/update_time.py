@@ -1,4 +1,4 @@
-"""Measure the CPU time of an update with each objective, in turn in one process; prints JSON."""
+"""Measure the CPU time of an update with each objective, in turn in one process. Print JSON."""
 
 import json
 import statistics

@@ -3,7 +3,8 @@
     python against.py <name>=<checkout> <name>=<checkout> [rounds=9] [out=against.json] [row ...]
 
 Each checkout runs in a separate process with its own .venv/bin/python and one thread. The two processes take
-turns block by block. Blocks are measured in CPU time, because other processes disturb it less than wall time.
+turns block by block. Blocks are measured in CPU time, because other processes disturb CPU time less than wall
+time.
 """
 
 import json
@@ -36,7 +37,7 @@ COMMON = ("device=cpu", "compile=none", "seed=1")
 
 
 def serve() -> None:
-    """Answer each line `<row> <count>` with the CPU seconds of so many calls."""
+    """Answer each line `<row> <count>` with the CPU seconds of `count` calls."""
     import torch
 
     torch.set_num_threads(1)
@@ -106,7 +107,7 @@ class Checkout:
         )
 
     def seconds(self, row: str, count: int) -> float:
-        """Return the CPU seconds of so many calls."""
+        """Return the CPU seconds of `count` calls."""
         assert self.process.stdin and self.process.stdout
         print(json.dumps([row, count]), file=self.process.stdin, flush=True)
         return float(self.process.stdout.readline())

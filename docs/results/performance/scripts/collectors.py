@@ -53,7 +53,7 @@ class Slow(gymnasium.Wrapper):
 
 
 def measure(collectors: int) -> dict[str, Any]:
-    """Train, and return the pace of each log interval after the first, which includes the start."""
+    """Train, and return the pace of each log interval except the first, which includes the start."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "scripts/train.py", *SETTINGS, f"collect.collectors={collectors}"]
         environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}

@@ -1,8 +1,9 @@
 """Compare compiled ranks, one compiled process and one eager process after five updates in float64.
 
 `PYTHONPATH=. GLOO_SOCKET_IFNAME=lo python docs/results/performance/scripts/compiled_ranks.py [case ...]` in a
-checkout prints a line of JSON for each case of `tests/workflows/divided.py`. Metrics are compared by the
-difference over the larger of 1 and their size, everything else by the norm of the difference over the norm.
+checkout prints a line of JSON for each case of `tests/workflows/divided.py`. The deviation of a metric is the
+difference divided by its magnitude (at least 1). For all other values it is the norm of the difference
+divided by the norm.
 """
 
 import json
@@ -21,7 +22,8 @@ from tests.workflows import divided
 from tests.workflows.divided import Found
 
 CHECKOUT = Path(__file__).parents[4]
-KINDS = {  # the first that fits
+# The first matching prefix of a value's name determines its kind.
+KINDS = {
     "metric/": "metrics",
     "gradient/": "gradients",
     "after/optimizers": "moments",
@@ -61,11 +63,11 @@ def found_by(case: str, is_compiled: bool, *sizes: int) -> dict[int, list[Found]
 
 
 def apart(found: list[Found], expected: Found) -> dict[str, float]:
-    """Return the largest deviation of any rank by kind."""
+    """Return the largest deviation among the ranks for each kind of value."""
     worst: dict[str, float] = {}
     for name, value in expected.items():
         kind = next((kind for prefix, kind in KINDS.items() if name.startswith(prefix)), None)
-        # This is the mean of the ranks' local values, by design.
+        # `advantage_std` is the mean of the ranks' local values, by design.
         if kind is None or "advantage_std" in name:
             continue
         norm = float(value.double().norm())

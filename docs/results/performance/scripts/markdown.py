@@ -19,7 +19,7 @@ TARGETS = {
     "end_to_end": 3.0,
     "memory_size1m": 1.0,
 }
-"""Minimal ratio of a peer's time or memory, for the same work, to Reverie's."""
+"""Minimum ratio of a peer's time or memory to Reverie's, for the same work."""
 
 SAME_WORK = ("sheeprl", "r2dreamer", "dreamerv3")
 

@@ -1,7 +1,8 @@
 """Time training with and without `training.overlap` in turn: `OMP_NUM_THREADS=1 python overlap.py <json>`.
 
 Each case consists of two runs in this process with the same steps and updates. Blocks alternate (A B B A),
-and a ratio compares two blocks of one round. The result reports whether both learned the same bits.
+and a ratio compares two blocks of one round. The result reports whether both runs learned bit-for-bit
+identical parameters.
 """
 
 import json
@@ -67,7 +68,7 @@ def opened(stack: ExitStack, settings: tuple[str, ...], overlap: bool) -> WorldM
 
 
 class Block:
-    """The loop of a run, several updates at a time."""
+    """Runs the training loop for several updates at a time."""
 
     def __init__(self, run: WorldModelOrchestrator) -> None:
         self.run, self.time_step = run, run._begin()
@@ -92,7 +93,7 @@ def measured(settings: tuple[str, ...]) -> dict[str, Any]:
         blocks = {overlap: Block(opened(stack, settings, overlap)) for overlap in (False, True)}
         for block in blocks.values():
             block(4)
-        # Otherwise a falling load would favor the second run.
+        # Alternate the order, because a falling load would favor the second run.
         orders = [(False, True), (True, False)] * (ROUNDS // 2)
         rounds = [{name: blocks[name](UPDATES) for name in order} for order in orders]
         states = [list(block.run.parts.workflow.world_model.parameters()) for block in blocks.values()]

@@ -1,6 +1,6 @@
 """Compare the pace of a run early and late: `python pace.py <metrics.jsonl> [step step]`.
 
-Prints the median steps per second of log intervals over 5,000 steps from each of the two steps on.
+It prints the median steps per second of the log intervals within 5,000 steps after each of the two steps.
 """
 
 import json

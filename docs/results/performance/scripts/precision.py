@@ -1,8 +1,8 @@
-"""Measure CPU seconds per update in float32 and bfloat16 in turn, with and without `keep_heap`; JSON.
+"""Print CPU seconds per update in float32 and bfloat16 in turn, with and without `keep_heap`, as JSON.
 
 OMP_NUM_THREADS=1 python precision.py [rounds] > precision.json
 
-Needs a processor with bfloat16 multiplication, and an idle core.
+This needs a processor with bfloat16 multiplication, and an idle core.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Measure what an update of several ranks is made of, and print what a model makes of it.
+"""Measure the parts of an update on several ranks, and predict its scaling from them with a simple model.
 
-OMP_NUM_THREADS=1 python scaling_terms.py measure <out.json>       some 10 minutes on one core
-python scaling_terms.py table <out.json>                           the tables of docs/performance.md
+OMP_NUM_THREADS=1 python scaling_terms.py measure <out.json>       takes about 10 minutes on one core
+python scaling_terms.py table <out.json>                           prints the tables of docs/performance.md
 
-Every rank has one thread. Ranks that share a core take turns on it, so an exchange between them also costs
-the change from one to the other.
+Every rank has one thread. Ranks that share a core take turns on it, so an exchange between them also includes
+the cost of context switches.
 """
 
 import json
@@ -62,11 +62,11 @@ HOSTS = {
     "64 hosts, 400 Gb/s per GPU": (64, (20e-6, 50e9)),
     "64 hosts, 100 Gb/s per host": (64, (50e-6, 12.5e9 / GPUS_OF_A_HOST)),
 }
-"""Assumed: seconds of a step, and bytes per second of a GPU in one direction, by data sheets."""
+"""Assumed from data sheets: latency of a step in seconds, and bytes per second of a GPU in one direction."""
 
 
 class CountingRanks(ProcessGroup):
-    """Ranks that count what they exchange."""
+    """A process group that records the bytes of each exchange."""
 
     def __init__(self, of: ProcessGroup) -> None:
         super().__init__(of.index, of.size, timeout=of._timeout, store=of._store)
@@ -99,7 +99,7 @@ def machine() -> dict[str, Any]:
 
 
 def measure_case(name: str, settings: tuple[str, ...]) -> dict[str, Any]:
-    """Time updates of all and of parts of a batch in turns, then those of two ranks."""
+    """Time updates on a whole batch and on parts of it in turn, then updates on two ranks."""
     config = typed(compose_jobs([*COMMON, *settings])[0], DreamerTrainConfig)
     env, batch = batch_of(config)
     workflow = workflow_of(config, env, ALONE)
@@ -109,7 +109,8 @@ def measure_case(name: str, settings: tuple[str, ...]) -> dict[str, Any]:
     for turn in range(ROUNDS[name] + 1):
         for size in parts:
             spent = cpu_seconds(lambda size=size: workflow.update(rows(batch, slice(size))))
-            if turn:  # the first one warms up
+            # The first update is a warm-up.
+            if turn:
                 seconds[size].append(spent)
     bucket = 4 * workflow.num_parameters
     del workflow
@@ -152,7 +153,7 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 def updates_of_rank(
     config: DreamerTrainConfig, env: EnvSpec, batch: SequenceBatch, ranks: ProcessGroup, rounds: int
 ) -> dict[str, Any]:
-    """Time updates of one of several ranks, and count what one of them exchanges."""
+    """Time this rank's updates, and record the bytes of each exchange in one of them."""
     counting = CountingRanks(ranks)
     workflow = workflow_of(config, env, counting)
     own = rows(batch, counting.slice_of(len(batch.reward)))
@@ -167,7 +168,7 @@ def updates_of_rank(
 
 
 def exchange_times(ranks: Ranks) -> dict[int, dict[str, list[float]]]:
-    """Return the wall seconds and this rank's CPU seconds of sums of so many bytes over all ranks."""
+    """Return this rank's wall and CPU seconds for sums over all ranks, by number of bytes."""
     found: dict[int, dict[str, list[float]]] = {}
     for size in SIZES:
         values = torch.ones(size // 4)
@@ -185,7 +186,7 @@ def exchange_times(ranks: Ranks) -> dict[int, dict[str, list[float]]]:
 
 
 def in_ranks(size: int, function: Callable[[Any], Any]) -> Any:
-    """Return what the first of `size` forked ranks finds."""
+    """Run a function in `size` forked ranks, and return the result of rank 0."""
     forks = multiprocessing.get_context("fork")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -274,7 +275,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def ring_of(count: int, times: dict[int, float]) -> tuple[float, float]:
-    """Return the seconds of a step, and bytes per second, of the ring that takes these times most nearly."""
+    """Fit a ring to measured times. Return its latency per step in seconds, and its bytes per second."""
     sizes, seconds = np.array([*times]), np.array([*times.values()])
     steps = np.full(len(sizes), 2.0 * (count - 1))
     columns = np.stack([steps, steps * sizes / count], 1) / seconds[:, None]
@@ -288,7 +289,7 @@ def ring(count: int, size: float, latency: float, rate: float) -> float:
 
 
 def tree(count: int, size: float, latency: float, rate: float) -> float:
-    """Return the seconds of a sum of `size` bytes up and down a tree of `count` ranks, in a pipeline."""
+    """Return the seconds of a pipelined sum of `size` bytes up and down a tree of `count` ranks."""
     return 2 * (math.ceil(math.log2(count)) * latency + size / rate)
 
 

@@ -1,4 +1,4 @@
-"""Measure CPU milliseconds of the parts of an update with 8, 4 and 1 windows in turn, in bfloat16; JSON.
+"""Print CPU milliseconds of the parts of an update with 8, 4 and 1 windows in turn, in bfloat16, as JSON.
 
 OMP_NUM_THREADS=1 python sections.py > ../sections.json
 
@@ -78,7 +78,7 @@ def main() -> None:
         timed(torch.Tensor, "backward", "backward pass")
         return print(json.dumps(measured(sys.argv[1])))
     results = {}
-    # A process for each, because torch compiles for at most 8 shapes.
+    # Use a process for each case, because torch compiles for at most 8 shapes.
     for case in ("dreamer_ataripong", "dreamer_catch"):
         command = [sys.executable, __file__, case]
         results[case] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

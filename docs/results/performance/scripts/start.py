@@ -1,4 +1,4 @@
-"""Compare the CPU seconds of short commands in two checkouts, in turns.
+"""Compare the CPU seconds of short commands in two checkouts, in turn.
 
     python start.py <name>=<checkout> <name>=<checkout> [rounds=5] [out=start.json]
 
@@ -49,7 +49,7 @@ def main() -> None:
     rounds, out = int(given.pop("rounds", "5")), given.pop("out", None)
     found: dict[str, dict[str, list[float]]] = {name: {each: [] for each in given} for name in COMMANDS}
     for name, command in COMMANDS.items():
-        # The first call fills the caches of files.
+        # The first call fills the file caches.
         for number in range(rounds + 1):
             for each, checkout in given.items():
                 seconds = round(cpu_seconds(command, checkout), 3)

@@ -1,4 +1,4 @@
-"""Print CPU seconds of an update, a collect iteration, a policy step (8 environments) and a sample; 1 thread.
+"""Print CPU seconds of an update, a collect iteration, a policy step (8 envs) and a sample with one thread.
 
 To compare two checkouts, run `OMP_NUM_THREADS=1 python step_costs.py` in each of them in turn.
 """

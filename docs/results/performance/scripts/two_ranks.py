@@ -1,10 +1,10 @@
-"""Measure the time of Catch on two ranks and on one, with one thread each, in turn; JSON.
+"""Print the times of Catch on two ranks and on one, with one thread each, in turn, as JSON.
 
 python two_ranks.py [rounds] [setting=value ...]
 
-Needs two idle cores. A run makes 500 updates of 8 windows. Its time is the median of the log intervals
-without the first ones, in which the networks are compiled. `at_once` is the time of two simultaneous runs of
-one rank, one per core. Their slowdown compared with a single run also affects two ranks.
+Needs two idle cores. A run makes 500 updates of 8 windows. Its time is the median over the log intervals,
+excluding the first ones, in which the networks are compiled. `at_once` is the time of two simultaneous
+single-rank runs, one per core. Sharing the machine slows them down, and slows down two ranks in the same way.
 """
 
 import json
@@ -40,7 +40,7 @@ def seconds_per_step(ranks: int, settings: list[str]) -> float:
 
 
 def timed(settings: list[str]) -> dict[str, float]:
-    """Return the seconds on one rank, on two, and of one rank on each core at the same time."""
+    """Return the seconds on one rank, on two ranks, and of two simultaneous runs with one rank per core."""
     alone = {str(ranks): seconds_per_step(ranks, settings) for ranks in (1, 2)}
     with ThreadPoolExecutor() as threads:
         both = threads.map(lambda ranks: seconds_per_step(ranks, settings), (1, 1))

@@ -1,7 +1,7 @@
 """Measure a generation with engine=local and 1 and 2 Ray workers: `scaling.py OUT.json`.
 
-It measures time, traffic and memory of five generations of the preset erl_pendulum, after one that is not
-counted, always with the same members.
+It measures time, traffic and memory of five generations of the preset erl_pendulum with the same members,
+after one generation that does not count.
 """
 
 import json
@@ -53,7 +53,7 @@ def pss_mb() -> dict[str, float]:
 
 
 def measured(config: PopulationTrainConfig, generations: int, folder: Path) -> dict[str, object]:
-    """Play and learn some generations, without evolution, so that the work is the same everywhere."""
+    """Play and train some generations without evolution, so that the work is the same for each engine."""
     seed_global(config.seed)
     engine = build_engine(config)
     workflow, replay = (

@@ -2,9 +2,9 @@
 
 checkpoint_cost.py <results.json> [overrides of the run ...]
 
-The replay has real Pong frames of a random policy, and latents of the model's size. Results are means of 4 at
-each fill level, once with only new steps and once with the latents written back by the updates of 1,000
-steps, according to the preset's training.train_ratio.
+The replay has real Pong frames of a random policy, and latents of the model's size. Results are means of 4
+checkpoints at each fill level: first with only new steps, then also with the latents that the updates of
+1,000 steps write back, according to the preset's training.train_ratio.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 PYTHONPATH=. OMP_NUM_THREADS=1 python docs/results/replay/scripts/decoding_time.py
 
-Like `scripts/compression.py`, but in a process without other work, and with the median of 300 batches per
-row.
+This measures the same as `scripts/compression.py`, but in a process without other work, and as the median of
+300 batches per row.
 """
 
 import json

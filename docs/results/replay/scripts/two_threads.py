@@ -61,7 +61,7 @@ def seconds(call: Callable[[], object], clock: Callable[[], float] = time.perf_c
 
 
 def measure(buffer: EpisodeReplayBuffer) -> dict[str, object]:
-    """Return times of one thread, of two, of decoding a chunk, and of the part of that outside the lock."""
+    """Return times of one thread, of two, of decoding a chunk, and of decoding's share outside the lock."""
     whole, halves = buffer.sample(WINDOWS), [buffer.sample(WINDOWS // 2) for _ in range(2)]
     buffers, chance = [with_own_codec(buffer) for _ in range(2)], [np.random.default_rng(i) for i in range(2)]
 
