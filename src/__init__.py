@@ -3,7 +3,7 @@
 import os
 from multiprocessing import parent_process
 
-# Another import under a different name would create duplicate classes.
+# Importing this package under another name would create duplicate classes.
 if __name__ != "reverie":
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
 
@@ -19,7 +19,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 end_with_parent()
-# Processes of environments do not import torch, and may outlive the folder.
+# Environment processes do not import torch, and may outlive the current folder.
 if parent_process() is None:
     from .utils.errors import require_current_folder
 

@@ -173,7 +173,7 @@ class Bench:
     def peers(
         self, name: str, script: str, interpreter: str | None = None, /, **options: object
     ) -> list[ProcessVariant]:
-        """Return the peer that a script in benchmarks/peers runs, as a list, or [] with a notice if it cannot run.
+        """Start a script of benchmarks/peers. Return its peer in a list, or [] with a notice if this fails.
 
         Args:
             name: Name of the variant.

@@ -35,7 +35,7 @@ class Agent:
 
     def __init__(self, config: TrainConfig, workflow: Workflow, step: int | None, seed: int = 0) -> None:
         self.step = step
-        """Number of agent steps that it was trained for, or `None` if unknown."""
+        """Number of agent steps for which the agent was trained, or `None` if unknown."""
 
         self._config, self._spec = config, replace(workflow.env, num_envs=1)
         self._policy = workflow.eval_policy(1, named_seed(seed, "evaluate"), sample=True)

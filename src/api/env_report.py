@@ -41,10 +41,10 @@ _NO_MATTER = (
     "rl_tips.html",
     "share an object",
 )
-"""Parts of the warnings from Gymnasium's checker that do not matter to Reverie."""
+"""Phrases that identify warnings of Gymnasium's checker that Reverie ignores."""
 
 _IS_NOT_REPEATABLE = ("super().reset(seed=seed)", "determinis")
-"""Parts of the errors from Gymnasium's checker that do not prevent training."""
+"""Phrases that identify errors of Gymnasium's checker that do not prevent training."""
 
 _FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
 
@@ -58,7 +58,7 @@ class EnvReport:
     """Observations and actions as the networks see them, for one environment, or `None` if not supported."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
-    """The name of each part of the environment and how it is used."""
+    """Name of each part of the environment, and how Reverie uses that part."""
 
     notices: list[str] = field(default_factory=list)
     """Supported but possibly unexpected behavior, one sentence per item."""
@@ -208,7 +208,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
     Actions are copied, observations are copies with arrays instead of tensors, and flags are plain bools.
     """
-    # The checker itself converts the tensors of these environments.
+    # Gymnasium's checker converts the tensors of such environments itself.
     if env.metadata.get("torch"):
         return env
     view, space = gymnasium.Wrapper(env), env.observation_space
@@ -224,7 +224,7 @@ def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _taken(space: spaces.Space[Any], result: Any) -> Any:
-    """Convert a result of `reset` or `step` as training does. The checker handles malformed results."""
+    """Convert a result of `reset` or `step` as training does. Leave malformed results to the checker."""
     if isinstance(result, tuple):
         match result:
             case (observation, dict()):
@@ -235,7 +235,7 @@ def _taken(space: spaces.Space[Any], result: Any) -> Any:
 
 
 def _arrays(space: spaces.Space[Any], observation: Any) -> Any:
-    """Return a copy of an observation, with tensors converted to arrays of its space as in training."""
+    """Return a copy of an observation, with tensors converted to arrays of `space` as in training."""
     if isinstance(space, spaces.Dict) and isinstance(observation, dict):
         return {key: _arrays(space.get(key, space), value) for key, value in observation.items()}
     if not hasattr(observation, "detach") or not isinstance(space, spaces.Box | spaces.Discrete):

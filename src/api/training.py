@@ -175,7 +175,7 @@ def _takes_two(callback: object) -> bool:
 
 
 def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:
-    """Return `checked_run` for the caller's environment. Raise a `UserError` if the run uses another one."""
+    """Return `checked_run` for the caller's environment. Raise a `UserError` if a resumed run has another."""
     resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
     is_continued = resume is not None and not holds_networks_alone(str(resume))
     suite, env_id = suite_and_id(env, unknown_maker_of(str(resume)) if is_continued else None)

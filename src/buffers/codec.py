@@ -39,7 +39,7 @@ class Changes:
     """Cumulative number of changes up to and including each record. It is 0 for the first record."""
 
     def paint(self, start: int, targets: list[tuple[slice, Rows]]) -> None:
-        """Write consecutive records, starting at `start`, to the targets (words, rows to fill)."""
+        """Write consecutive records from `start` on. A target is a field's words and the rows to fill."""
         record, where, value = self.first.copy(), self.where, self.value
         sources = [(record[words], target) for words, target in targets]
         done = self.bounds[start]

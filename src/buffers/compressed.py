@@ -130,7 +130,7 @@ class CompressedStore:
     def _close(self, chunk: int) -> None:
         """Encode a full chunk."""
         code = self._codec.encode(self._raw[self._slot[chunk]])
-        # This can only happen while loading, because `add` makes room first.
+        # The pages can only run out while loading, because `add` makes room first.
         if pages_needed(len(code)) > self._pages.num_free:
             raise UserError(
                 f"the saved records do not fit into buffer.memory_budget_gib: the budget is full after "

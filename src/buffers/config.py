@@ -42,7 +42,7 @@ class ReplayConfig:
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
     latent_every: int = 1
-    """Store the latent state of only every n-th record of a stream. Windows then begin at these records. It
+    """Store the latent state of only every n-th record of a stream. Windows then begin at these records. n
     must divide `training.sequence_length`, so that all records are replayed equally often, and
     `chunk_length`."""
 
@@ -51,7 +51,7 @@ class ReplayConfig:
     oldest episodes when it is full, regardless of the number of records."""
 
     cross_episodes: bool = True
-    """Allow windows to span several episodes. Otherwise all trained steps belong to one episode."""
+    """Allow windows to span several episodes. Otherwise a window's trained steps belong to one episode."""
 
     newest_share: float = 0.0
     """Fraction of windows drawn from the newest quarter of each stream, so that the model follows the current

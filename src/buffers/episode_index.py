@@ -119,8 +119,8 @@ class EpisodeIndex:
         """Drop old records, then add a complete episode to one stream. Return the rows to fill.
 
         Raises:
-            ValueError: If the stream is unknown, any episode is open, or the new one is too long. Nothing has
-                been changed in this case.
+            ValueError: If the stream is unknown, any episode is open, or the new episode is too long. Nothing
+                has been changed in this case.
         """
         if not 0 <= env < len(self._envs):
             raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
@@ -190,7 +190,7 @@ class EpisodeIndex:
                 self.starts.drop_before(env, stop)
 
     def _end_of_oldest_episode(self, env: int) -> int:
-        """Return the stream index where the oldest episode ends. Over time, each record is read only once."""
+        """Return the stream index where the oldest episode ends. All calls together read each record once."""
         head, tail = int(self.records.head[env]), int(self.records.tail[env])
         for index, count, row in self.records.spans(env, head + 1, tail):
             begins = self.begins[row : row + count]

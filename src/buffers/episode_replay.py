@@ -253,7 +253,7 @@ class EpisodeReplayBuffer:
         return out
 
     def transition_table(self) -> TransitionTable:
-        """Return a copy of all records as plain arrays, with the same transitions."""
+        """Return a copy of all records as plain arrays that yield the same transitions."""
         # This property raises an error if the buffer has no transitions.
         _ = self.num_transitions
         rows, starts = self._index.in_order()

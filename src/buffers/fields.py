@@ -65,11 +65,11 @@ class ReplaySpec:
 
     @property
     def reach(self) -> int:
-        """Number of records by which a window may begin before the episode of its trained steps.
+        """Maximum number of records by which a window begins before the episode that it trains on.
 
         The model is not trained on the first record of a window, so it is trained on an episode's first
-        record only in windows that begin before it. Windows of two records are transitions and stay within
-        one episode.
+        record only in windows that begin before this record. Windows of two records are transitions and stay
+        within one episode.
         """
         return int(self.window_length > 2)
 

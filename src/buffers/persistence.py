@@ -102,8 +102,8 @@ class ReplayFiles:
     def load(self, folder: Path, shared_folder: Path) -> None:
         """Load a result of `save`. Chunk and window lengths may differ from the saved run's.
 
-        At most one file at a time is held in memory twice. Open episodes stay open until a record with
-        `is_first` is added.
+        At most one file's contents are in memory twice at any time. Open episodes stay open until a record
+        with `is_first` is added.
 
         Raises:
             UserError: If the fields, the number of environments or the capacity does not match, or a file was

@@ -23,7 +23,7 @@ _PARTS = {
     **dict.fromkeys(("is_first", "is_last", "is_terminal"), "flags"),
     **dict.fromkeys(("deter", "stoch"), "latents"),
 }
-"""Part of the arena that each field belongs to, except observations."""
+"""Part of the arena to which each field except the observations belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
         return ReplayPlan(fields, num_rows, part_bytes, config.capacity)
     chunk = config.chunk_length * RecordLayout(step_fields_of(fields)).num_words * WORD
     num_chunks, of_chunk = num_rows // config.chunk_length, pages_needed(chunk)
-    # Minimum: room for new chunks and one window per environment. Windows may start and end inside chunks.
+    # At least new chunks and one window per environment must fit. Windows may start and end inside chunks.
     fewest = spec.num_envs * (spec.window_length // config.chunk_length + 3)
     part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES) + spec.num_envs * SLOT_BYTES
     fixed = spec.num_envs * chunk + part_bytes["latents"] + part_bytes["index"]
@@ -87,7 +87,7 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
 def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
     """Return the largest capacity that fits in `max_bytes`, or 0 if not even the smallest fits.
 
-    For a compressed buffer, this counts the index, the latents and one encoded window per environment.
+    For a compressed buffer, only the index, the latents and one encoded window per environment must fit.
     """
     chunk = spec.config.chunk_length
 

@@ -94,7 +94,7 @@ class Arena:
 
 
 def allocate(spec: FieldSpec, storage: ReplayStorage, device: torch.device, directory: Path | None) -> Tensor:
-    """Return a tensor of zeros in the given type of memory. It is committed or reserved immediately."""
+    """Return zeros in the given type of memory. The memory is committed or reserved immediately."""
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
         return _mapped(spec, directory)

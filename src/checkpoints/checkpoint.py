@@ -78,7 +78,7 @@ class Checkpoint:
             workflow.load_state_dict(state)
 
     def restore_replay(self, replay: "EpisodeReplayBuffer") -> None:
-        """Load the saved records into `replay`. Its later saves are incremental."""
+        """Load the saved records into `replay`. Later saves of `replay` are incremental."""
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Checkpoint:
         for name, record in self.manifest()["files"].items():
             folder, _, file = name.rpartition("/")
             is_shared = folder == SHARED_FOLDER
-            # Other files are looked up in `self.folder`, because the checkpoint may have been moved aside.
+            # Unshared files are looked up in `self.folder`, because the checkpoint may have been moved aside.
             path = (self.folder.parent / folder if is_shared else self.folder) / file
             found[name] = path, FileRecord(record["bytes"], record["sha256"])
         return found
@@ -142,15 +142,15 @@ def save_checkpoint(
 ) -> Checkpoint:
     """Write a checkpoint, then delete obsolete checkpoints and unfinished files from crashed saves.
 
-    The newest `keep` checkpoints up to this step and the last `best` one are kept. If saving fails, nothing
-    is changed.
+    The newest `keep` checkpoints up to this step and the last one saved as `best` are kept. If saving fails,
+    nothing is changed.
 
     Raises:
         OSError: If the disk is full or fails.
         TypeError: If `state` (the training loop's) or `model` (the workflow's) has a value of an unsupported
             type.
 
-    Each save writes `model`, `state`, the open chunks, the new replay data and 0.3 kB per shared file. It
+    Each save writes `model`, `state`, the open chunks, the new replay data and 0.3 kB per shared file, and
     uses less than 64 MB of memory.
     """
     root = run_dir / CHECKPOINTS

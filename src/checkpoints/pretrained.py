@@ -43,7 +43,7 @@ def resolve_pretrained(source: str) -> str:
 
 
 def holds_networks_alone(source: str) -> bool:
-    """Return whether a source contains only weights: from the package, the hub or an export."""
+    """Return whether a source is weights-only: from the package, the hub or an export."""
     folder = Path(source)
     has_weights = os.path.isfile(folder / WEIGHTS_FILE) and not os.path.isdir(folder / CHECKPOINTS)
     return has_weights or source.startswith((PREFIX, HUB_PREFIX))

@@ -78,7 +78,7 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.newest_share",
 )
 GROUP = "buffer"
-"""The only group that a resumed run may select. It only applies settings that are allowed to change."""
+"""The only group that a resumed run may select. Only those of its settings that may change are applied."""
 
 SETTINGS_KEY = "made_with"
 """Key of `checkpoint_settings` in the training loop's state."""
@@ -337,7 +337,7 @@ def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run accepts only changes of the form key=value.")
-    # Which settings a choice of this group changes depends on the run.
+    # The run determines which settings a choice of this group changes.
     if key == GROUP:
         return
     sections = {name.partition(".")[0] for name in setting_types() if "." in name}

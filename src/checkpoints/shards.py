@@ -3,7 +3,7 @@
     <run>/                  rank 0: configuration, networks, and its part of the replay and acting state
     <run>/ranks/001/        rank 1: the same files, but only the acting state instead of the networks
 
-Rank 0 writes its checkpoint last, so if rank 0 has a checkpoint, it is complete on all ranks.
+Rank 0 writes its checkpoint last, so if rank 0 has a checkpoint, all ranks have their complete parts.
 """
 
 import os
@@ -47,7 +47,7 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
 
 
 def note_torchrun(folder: Path) -> None:
-    """Record in a rank's folder which `torchrun` started the run, if it may restart its workers."""
+    """Record in a rank's folder which `torchrun` started the run, unless it never restarts workers."""
     if name := _torchrun():
         replace_file(folder / TORCHRUN_FILE, [name.encode()])
 
@@ -60,7 +60,7 @@ def was_begun_here(run_dir: Path) -> bool:
 
 
 def _torchrun() -> str:
-    """Return torchrun's folder name to identify the launch, or "" if it may not restart its workers."""
+    """Return torchrun's folder name to identify the launch, or "" if workers are never restarted."""
     may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     return os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")[0] if may_restart else ""
 
@@ -95,7 +95,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
 
 
 def _require_none_was_moved(run_dir: Path) -> None:
-    """Raise `UserError` if a run's checkpoints are missing, because its log would be lost."""
+    """Raise `UserError` if a run's checkpoints are missing, because a new start would overwrite its log."""
     interval = load_run(str(run_dir), key="resume").training.checkpoint_interval
     log, folder = run_dir / METRICS_FILE, run_dir / CHECKPOINTS
     if not interval or folder.exists() or not log.exists():

@@ -127,7 +127,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> Outcome:
-    """Write each rank's certificate to its folder, print rank 0's own, and return the worst outcome."""
+    """Write each rank's certificate to its folder, print only rank 0's, and return the worst outcome."""
     folder = folder_of_rank(Path(out), ranks.index) if out else Path(certificate.run_dir)
     order = list(Outcome)
     found = ranks.gather(torch.tensor([order.index(certificate.outcome)])).tolist()
@@ -147,7 +147,7 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
 
 
 def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
-    """Compress the schedule of a run that would be too short to judge, except for the user's settings.
+    """Compress the schedule of a run that is too short to judge, but keep the settings that the user typed.
 
     First-time events happen earlier, in proportion to the preset's length, and samples are more frequent.
     """

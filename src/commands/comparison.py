@@ -28,7 +28,7 @@ from ..utils.units import count_text
 
 RETURN = "return"
 RETURN_TAGS = ("evaluation/return_mean", "episode/return", "population/fitness_best")
-"""`return` is the first of these tags that all runs log."""
+"""The metric `return` means the first of these tags that all runs log."""
 
 Points = NDArray[np.float64]
 """(2, N) positions on the axis and their values, in chronological order."""
@@ -38,7 +38,7 @@ _NOT_COMPARED = tuple(
     "training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
     "training.video_interval. training.evaluation_interval. training.probe_interval.".split()
 )
-"""Prefixes of keys (with a dot appended) that do not divide runs into groups."""
+"""Settings in which runs of a group may differ, as prefixes of keys with a dot appended."""
 
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
 _MOST_PARTS = 60

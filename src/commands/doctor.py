@@ -35,9 +35,9 @@ from ..utils.units import count_text, size_text
 
 GIB = 2**30
 
-# With fewer free bytes than these, a check fails or warns. The Pong run stores 1.2 GB of replay in each
-# checkpoint that it keeps, and uses about 3 GB of process memory. A 6 GB GPU that also runs a desktop and
-# CUDA's context has 4.5 GiB free.
+# A check fails below the first number of free bytes, and warns below the second. The Pong run stores 1.2 GB
+# of replay in each checkpoint that it keeps, and uses about 3 GB of process memory. A 6 GB GPU that also runs
+# a desktop and CUDA's context has 4.5 GiB free.
 _DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
 _SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
 

@@ -1,9 +1,9 @@
 """Export a run's networks without its replay and optimizers: reverie-export run=<folder> out=<new folder>.
 
-reverie-export run=experiments/<run> out=mine              weights, configuration, and a model card with a
-score reverie-export run=experiments/<run> out=mine video=true   the same, and a video of the first episode
-reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine")) hf
-upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
+reverie-export run=experiments/<run> out=mine              weights, configuration, and a card with a score
+reverie-export run=experiments/<run> out=mine video=true   the same, and a video of the first episode
+reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine"))
+hf upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
 """
 
 import hashlib
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) -> dict[str, Any]:
-    """Write all files atomically and return the card. `more` adds entries to it.
+    """Write all files atomically and return the card. `more` contains additional entries of the card.
 
     Raises:
         UserError: If the run is a population or cannot be evaluated, or the folder cannot be written.

@@ -3,7 +3,7 @@
   reverie-play run=pretrained:pong         an agent included in the package
   reverie-play run=experiments/<run>       the newest checkpoint of a run with images
 
-The page lists its keys. Press Ctrl-C to stop (exit code 130).
+The page lists its keyboard shortcuts. Press Ctrl-C to stop (exit code 130).
 """
 
 import asyncio

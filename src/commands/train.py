@@ -145,7 +145,7 @@ def _resume_hint(run: Orchestrator) -> str:
 
 
 def _end_at_once(config: TrainConfig) -> None:
-    """Kill this process's compilers, then the process. Checkpoints are atomic, so this is always safe."""
+    """Kill this process's compilers, then this process. Checkpoints are atomic, so this is always safe."""
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             child.kill()

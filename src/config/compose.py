@@ -92,7 +92,7 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
             raise UserError(f"{lines[0]} applies to several jobs. Add -m, or use run_dir= for a single run.")
         return [[str(override.input_line) for override in overrides]]
     if any(override.key_or_group == _SWEEPER for override in overrides):
-        # Another sweeper chooses these values. Still compose the rest to find mistakes in it.
+        # Another sweeper chooses these values. Still compose the other overrides to find mistakes in them.
         overrides = [override for override in overrides if not override.is_sweep_override()]
     try:
         return BasicSweeper.split_arguments(overrides, None)[0]

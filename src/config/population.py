@@ -60,7 +60,7 @@ class PopulationEnv(EnvConfig):
 
 @dataclass(kw_only=True, slots=True)
 class PopulationReplay(ReplayConfig):
-    """Settings of a replay of transitions. Each lies within an episode and does not have latents."""
+    """Settings of a replay of transitions. Each transition lies within an episode and has no latents."""
 
     store_latents: bool = field(default=False, metadata=NO_SETTING)
     cross_episodes: bool = field(default=False, metadata=NO_SETTING)

@@ -30,7 +30,7 @@ SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 (docs/performance.md)."""
 
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
-"""torch's names for bfloat16 products on x86. Only the first was measured. Arm's are not used."""
+"""torch's names for bfloat16 products on x86. Only the first was measured. Arm's names are not used."""
 
 
 @cache

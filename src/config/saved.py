@@ -1,4 +1,4 @@
-"""Read a run's possibly untrusted `config.yaml` as plain data. Errors give the line number, not its text."""
+"""Read a run's possibly untrusted `config.yaml` as plain data. Errors give the line number, not the text."""
 
 import hashlib
 import io
@@ -28,7 +28,7 @@ _UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, OSError, RuntimeErro
 
 
 def read_config(path: Path) -> DictConfig:
-    """Return all settings of a run: the file's values over the defaults. How they relate is not checked.
+    """Return all settings of a run: the file's values over the defaults. Their relations are not checked.
 
     Settings of the other workflow, which version 0.2 also saved, are ignored.
 

@@ -83,7 +83,7 @@ class EnvConfig:
     """Frames, excluding no-ops, after which an Atari episode is truncated. 108,000 frames last 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
-    """Run Gymnasium environments in this process (sync, best for fast steps) or a process each (async)."""
+    """Run Gymnasium environments in this process (sync, best for fast steps), or each in its own (async)."""
 
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""

@@ -16,7 +16,7 @@ _ACTIONS: list[str] = vars(import_module("crafter.constants"))["actions"]
 class _Repeatable(crafter.Env):
     """Crafter with creatures ordered by position instead of by memory address.
 
-    Crafter draws the creature to remove from a set, so an episode would differ in another process.
+    Crafter picks the creature to remove from an unordered set, so episodes would differ in another process.
     """
 
     def _balance_chunk(self, chunk: Any, objs: Any) -> None:

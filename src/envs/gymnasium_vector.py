@@ -21,12 +21,12 @@ from .config import EnvConfig, Vectorization
 from .process_state import KeptState
 from .workers import PICTURES, LocalEnv, SubprocessEnv
 
-# Settings that do not affect updates are only checked once in this number of steps.
+# Number of steps between checks of the settings that do not affect updates.
 _STEPS_BETWEEN_CHECKS = 20
 _LOG = logging.getLogger(__name__)
 
 
-# These are not attributes of the backend, because leak detection would reach the whole run via log handlers.
+# If the baselines were attributes, leak detection would reach the whole run through log handlers.
 _BASELINES: "WeakKeyDictionary[GymnasiumBackend, dict[int, Any]]" = WeakKeyDictionary()
 
 

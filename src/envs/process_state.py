@@ -45,8 +45,8 @@ class KeptState:
     restored, because the environment would then draw the same numbers again.
 
     With `is_step`, only settings that could break an update, lose a signal or hide a message are compared,
-    because this needs only a few us. The next full comparison compares the others with `baselines`, the first
-    values in each thread.
+    because this needs only a few us. The next full comparison compares the others with `baselines`, the
+    values first seen in each thread.
     """
 
     __slots__ = ("_baselines", "_generators", "_is_step", "_name", "_quick", "_slow", "_system", "_when")

@@ -43,7 +43,7 @@ _RUNNING_STATISTICS = (gymnasium.wrappers.NormalizeReward, gymnasium.wrappers.No
 
 
 def find_registration(env_id: str) -> EnvSpec:
-    """Import the `module:` of `env_id` (installed, or in this folder) and return the id's registration."""
+    """Import the `module:` of `env_id` (installed or in the current folder), and return its registration."""
     module, _, name = env_id.rpartition(":")
     if module:
         _import(module)
@@ -75,7 +75,7 @@ def time_limit_of(make: Callable[[], object]) -> int | None:
     """Return the time limit in the author's registration of a class or function, or `None`.
 
     Registrations without arguments take precedence, because `make` has no arguments. Among these, newer
-    versions do.
+    versions take precedence.
     """
     found = [
         spec

@@ -206,7 +206,7 @@ def _is_channels_first(image: spaces.Box) -> bool:
 def _bounds(image: spaces.Box) -> tuple[float, float]:
     """Return the values of black and white: the smallest and largest bounds of all pixels."""
     low, high = float(image.low.item(0)), float(image.high.item(0))
-    # In images that are not uint8, all pixels have the same bounds.
+    # All pixels of an image that is not uint8 have the same bounds.
     if (low, high) == _BYTES or image.dtype != _UINT8:
         return low, high
     low, high = float(image.low.min()), float(image.high.max())

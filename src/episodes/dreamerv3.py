@@ -3,8 +3,8 @@
 Each file is a chunk of up to 1,024 consecutive records of one stream, written by `Chunk.save` in
 `embodied/core/chunk.py` (commit e3f0224). Its name includes the next chunk's UUID, and episodes may span
 chunks. Row t of `action` was **chosen after** seeing record t, because `Driver._step` passes the record to
-the policy. It is zeros where `is_last` is set. Discrete actions are integers (one-hot before 2024). Keys that
-start with `enc/`, `dyn/` or `dec/` are network latents. `stepid` (formerly `id`) and `consec` number the
+the policy. The row is zeros where `is_last` is set. Discrete actions are integers (one-hot before 2024). Keys
+that start with `enc/`, `dyn/` or `dec/` are network latents. `stepid` (formerly `id`) and `consec` number the
 records. Observation keys may also contain slashes, because `from_gym` joins the keys of nested Dicts with a
 slash.
 """

@@ -16,7 +16,7 @@ from ..utils.timestep import ActionSpec, ArraySpec
 from ..utils.units import count_text
 
 MOST_BYTES = 2**31
-"""Maximum bytes of all arrays in an episode, or in a file of several. 27,000 Atari steps use 0.33e9 bytes."""
+"""Maximum bytes of all arrays in an episode or in a file of episodes. 27,000 Atari steps use 0.33e9 bytes."""
 
 MOST_AXES = 6
 # Bounds for individual pixels occupy about 1e6 bytes as text.
@@ -42,7 +42,7 @@ class RawEpisode(NamedTuple):
     """Observations (records, ...) by key."""
 
     action: NDArray
-    """Actions chosen after seeing each record: integers (records,) or (records, size). The last is unused."""
+    """Actions chosen after each record: integers (records,) or (records, size). The last action is unused."""
 
     reward: NDArray
     """Rewards (records,) received on arriving at each record."""

@@ -101,7 +101,7 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
 
 
 def find_action(episodes: Episodes) -> ActionSpec:
-    """Return the stored or inferred action spec. Integers (up to the largest) and one-hots are choices."""
+    """Return the stored or inferred action spec. Integers and one-hot rows are taken for discrete choices."""
     if episodes.action is not None:
         return episodes.action
     size, is_discrete = 0, True

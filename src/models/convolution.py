@@ -63,8 +63,8 @@ class Upsample(nn.Module):
 
     Neither form materializes the upsampled image. Each tap of the 5x5 kernel reads one of 3x3 input pixels,
     depending only on the parity of the output's row and column. Four 3x3 kernels of summed taps therefore
-    convolve the small image. The first form takes 9/25 of the work. The second takes 36/25 of it, but less
-    time.
+    convolve the small image. The first form needs 9/25 of the work. The second form needs 36/25 of the work,
+    but less time.
 
     `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, like torch's weights.
     """
@@ -101,9 +101,9 @@ def in_groups(
 ) -> Float[Tensor, "n ..."]:
     """Apply a per-image function to tensors of shape (N, ...). On a CPU, process a few images at a time.
 
-    A group's tensors fit into the processor's cache and reuse heap memory. The kernel would map tensors above
-    32 MB at every update, and the page faults would take a quarter of the update's time. `floats_per_image`
-    is the size of the largest tensor that the function creates for one image.
+    A group's tensors fit into the processor's cache and reuse heap memory. The operating system would map
+    tensors above 32 MB at every update, and the page faults would take a quarter of the update's time.
+    `floats_per_image` is the size of the largest tensor that the function creates for one image.
     """
     if not runs_on_cpu(images[0]):
         return function(*images)

@@ -55,7 +55,7 @@ class Noise:
         return self._part(torch.randn, shape, axis)
 
     def _part(self, draw: Callable[..., Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
-        """Draw numbers for all ranks and return a copy of this rank's part, so that the rest can be freed."""
+        """Draw numbers for all ranks. Return a copy of this rank's part, so that all others can be freed."""
         total = shape[axis] * self.ranks.size
         whole = (*shape[:axis], total, *shape[axis + 1 :])
         drawn = draw(whole, device=self.device, generator=self.generator)

@@ -98,7 +98,7 @@ def _norm_silu_on_cpu(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         wide = x.float()
         reciprocal = _reciprocal_rms(wide)
         return _scaled_silu(wide, reciprocal, scale).to(x.dtype), reciprocal
-    # Both must be contiguous. With any other layout, the rows would be copies, and the results would be lost.
+    # Both outputs must be contiguous. Otherwise the rows would be copies, and the results would be lost.
     y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
     for rows, factor, result in _rows_in_cache(x, reciprocal, y):
         wide = rows.float()
@@ -134,7 +134,7 @@ class _NormSiLU(torch.autograd.Function):
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
             into = found if x.dtype == torch.float32 else None
             row_gradient, partial = _NormSiLU.of_rows(rows, factor, received, scale, into)
-            # In float32, both are the same tensor, so the copy has no effect.
+            # In float32, source and target are the same tensor, so the copy has no effect.
             found.copy_(row_gradient)
             scale_gradient += partial
         return gradient, scale_gradient
@@ -143,7 +143,7 @@ class _NormSiLU(torch.autograd.Function):
     def of_rows(
         x: Tensor, factor: Tensor, received: Tensor, scale: Tensor, into: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of a group of rows and of the scale. `into` receives the former in float32."""
+        """Return the gradients of a group of rows and of the scale. `into` receives the rows' in float32."""
         normalised = x.float() * factor
         wide = torch.empty_like(normalised) if into is None else into
         torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
@@ -161,7 +161,7 @@ def _fits_in_cache(x: Tensor) -> bool:
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield groups of rows small enough to stay in the processor's cache between operators."""
     rows = max(1, _FLOATS_IN_CACHE // tensors[0].shape[-1])
-    # This unpacks a list, because a generator would leave tuples in Python's free lists, like a leak.
+    # This unpacks a list, because a generator's tuples would stay in Python's free lists, like a leak.
     return zip(*[tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors], strict=True)
 
 

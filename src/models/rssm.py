@@ -203,7 +203,8 @@ class RSSM(nn.Module):
             latent_noise: Exp(1) noise of the latents.
             state: State before the first step. `None` continues from the cached state for acting (initially
                 zeros) and caches the new one.
-            detach_posteriors: Detach all returned and cached tensors. A cached graph keeps all earlier ones.
+            detach_posteriors: Detach all returned and cached tensors. A cached graph retains all earlier
+                ones.
             compute_prior: Whether to compute prior logits, which acting does not need.
         """
         online = state is None

@@ -22,7 +22,7 @@ from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
 _REFUSED = "AuthenticationError"
-# Even on a busy machine, a live head answers sooner than this.
+# Even on a busy machine, a live head answers within this time.
 _ANSWER_SECONDS = 10.0
 
 
@@ -75,7 +75,7 @@ class Cluster:
         self.ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:
             with _preserved_handlers(), warnings.catch_warnings():
-                # Ray warns about its next release.
+                # Silence Ray's warning about its next release.
                 warnings.simplefilter("ignore")
                 self._connect(address, cpus, object_store_mib, setting)
         except BaseException:
@@ -168,7 +168,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def _preserved_handlers() -> Iterator[None]:
-    """Restore the run's signal handlers after the block, because Ray's own exit immediately on SIGTERM."""
+    """Restore the run's signal handlers after the block, because Ray's exit immediately on SIGTERM."""
     # Only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield

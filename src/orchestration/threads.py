@@ -19,7 +19,7 @@ _HOPELESS = 2.0
 """A thread count is not measured again if its updates take this many times as long as the fastest."""
 
 _NOISE = 1.05
-"""Counts within this factor of the fastest time are considered equally fast."""
+"""Thread counts whose times are within this factor of the shortest time count as equally fast."""
 
 _CUDA_THREADS = 4
 """Number of threads of a run on a GPU, where the CPU only samples batches and steps environments."""
@@ -31,11 +31,11 @@ _INTERVALS = 5
 def use_threads(
     config: TrainConfig, updates: Callable[[], Iterable[Callable[[], object]]], ranks: Ranks
 ) -> str:
-    """Set the number of threads of this process and in `config.threads`. Return it and the reason.
+    """Set the number of threads of this process and in `config.threads`. Return the number and the reason.
 
     If `config.threads` is `None`, `OMP_NUM_THREADS` is used if set. Otherwise the function times `updates`,
     which have the run's shape and start with the shortest. All ranks of a run use the same number, because
-    the rounding of sums depends on it.
+    the rounding of sums depends on this number.
     """
     cpus, omp = usable_cpus(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if config.threads is not None:

@@ -33,8 +33,8 @@ COMPILER_BYTES = 190_000_000
 difference in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
 
 CUDA_COMPILER_BYTES = 480_000_000
-"""The same on CUDA. Measured with Pong on an H100: two runs that compiled used 290 MB more resident memory
-than a run with a warm compiler cache."""
+"""Memory of torch's compiler on CUDA. Measured with Pong on an H100: two runs that compiled used 290 MB more
+resident memory than a run with a warm compiler cache."""
 
 MIRROR_BYTES = 70_000_000
 """Memory used to copy checkpoints to a remote folder. Measured with s3fs and files of 200 MB as the
@@ -79,7 +79,7 @@ fraction of the tensors excluding the replay. Measured in eight compiled Pong ru
 41 % if the warm-up update also has a graph."""
 
 CUDA_GRAPH_SLACK_SHARE = 0.75
-"""The same for eager kernels in a graph (compile=graph). Measured in a Pong run: 71 %."""
+"""Like `CUDA_SLACK_SHARE`, but for eager kernels in a graph (compile=graph). Measured in a Pong run: 71 %."""
 
 CUDA_HOST_BYTES = 1_400_000_000
 """Host memory of the CUDA libraries: 600 MB for a context, and the rest for the first update. Measured on an

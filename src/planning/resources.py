@@ -28,7 +28,7 @@ class Row:
     nbytes: int
     basis: Basis = Basis.counted
     is_once: bool = False
-    """Whether only the first of several ranks needs this."""
+    """Whether only the first of several ranks uses this component."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Suggest changes that make a run fit, and find the largest run for a GPU. Each suggestion is planned."""
+"""Suggest changes that make a run fit, each verified by a plan, and find the largest run for a GPU."""
 
 import re
 from bisect import bisect_left
@@ -83,7 +83,7 @@ def fitting_changes(
 def largest_capacity_that_fits(
     config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> int | None:
-    """Return the largest round capacity, up to the configured one, with which the run fits, or `None`."""
+    """Return the largest round capacity with which the run fits, up to the configured one, or `None`."""
 
     def is_too_large(capacity: int) -> bool:
         return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_bytes)

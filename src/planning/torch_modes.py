@@ -1,4 +1,4 @@
-"""Torch modes that measure an update's memory on a device without using the device or that memory."""
+"""Torch modes that measure an update's memory on a device, without the device and without that memory."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -168,7 +168,7 @@ class DeviceForward(TorchFunctionMode):
 
     On `meta`, torch lacks two features that affect the tensors saved for the backward pass. First, autocast
     casts the inputs of matrix products and convolutions to `dtype` and saves the casts. It casts a weight
-    once per region, but part of a weight (the RSSM splits some) at every use. Second, CUDA's `rms_norm` is a
+    once per region, but a part of a weight (as in the RSSM) at every use. Second, CUDA's `rms_norm` is a
     single kernel that saves its input and one number per row, while torch's composite version saves three
     tensors. Workspace is not included, and other operators on autocast's lists keep their input dtype.
     """
@@ -177,7 +177,7 @@ class DeviceForward(TorchFunctionMode):
         super().__init__()
         self._dtype = dtype
         self._casts: dict[int, Tensor] = {}
-        # This does not affect `meta` tensors, but `full_precision` turns it off.
+        # This autocast does not affect `meta` tensors, but `full_precision` turns it off.
         self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype is not torch.float32)
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:

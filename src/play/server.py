@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class PlayServer:
-    """Connects a session to one web page at a time. A newer page replaces it.
+    """Connects a session to one web page at a time. A newer page replaces the current one.
 
     A separate thread answers messages one at a time, with a frame or `{"error": ...}`.
 
@@ -92,7 +92,7 @@ class PlayServer:
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Require either the token or a loopback host name.
 
-        Otherwise DNS rebinding could give a foreign page the same origin as this server.
+        Otherwise a foreign page could gain this server's origin through DNS rebinding.
         """
         if self.token:
             given = request.query.get("token", "").encode(errors="replace")

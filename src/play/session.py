@@ -34,13 +34,13 @@ class Frame:
     """(H, 3 W, 3): the game, the dream and the absolute difference."""
 
     action: int | None
-    """The last action, or None at the start of an episode or a dream, or if no key selects it."""
+    """The last action, or None at the start of an episode or dream, or for an action without a key."""
 
     step: int
     """Number of steps in the episode."""
 
     age: int
-    """Number of steps since the dream started. At 0 it shows the reconstruction of the game's frame."""
+    """Number of steps since the dream started. At 0 the dream is a reconstruction of the game's frame."""
 
     is_last: bool
     """Whether the game's episode ends here. The next step starts another episode."""
@@ -49,7 +49,7 @@ class Frame:
     """The game's reward, and the reward head's prediction in the dream."""
 
     score: Pair
-    """Sum of each reward since the dream started."""
+    """Sums of both rewards since the dream started."""
 
     value: Pair
     """The critic's estimate of discounted future rewards."""
@@ -111,7 +111,7 @@ class DreamSession:
         return self.begin_dream()
 
     def begin_dream(self) -> Frame:
-        """Start the dream at the game's current step, to which `back` returns."""
+        """Start the dream at the game's current step. `back` returns to this step."""
         self._start: tuple[_Moment, Mapping[str, Any]] = (self._now, self._running.state_dict())
         return self._dream_of_start()
 

@@ -1,1 +1,1 @@
-"""Networks that come with the package, each a folder: configuration, weights, and a card with their score."""
+"""Networks included in the package. Each folder has a configuration, weights and a card with the score."""

@@ -62,7 +62,7 @@ class Certificate:
     to_decide: ToDecide
 
     others: tuple[Outcome, ...] = ()
-    """Outcomes of ranks 1 and up, in the certificate of rank 0."""
+    """Outcomes of all other ranks, set only in the certificate of rank 0."""
 
     @property
     def outcome(self) -> Outcome:

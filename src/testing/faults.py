@@ -24,7 +24,7 @@ class Fault:
     """A leak that can be enabled in runs of one workflow."""
 
     inject: Callable[[Any], object]
-    """Modifies one of the workflow's orchestrators before it starts."""
+    """Modifies an orchestrator of this workflow before its run starts."""
 
     culprit: str
     """Text that the diagnosis must contain: a part of the path, or a description if there is no path."""
@@ -34,7 +34,7 @@ class Fault:
 
 
 class Detached(StrEnum):
-    """Which results and cached states `observe` detaches while acting."""
+    """The results and cached states that `observe` detaches while acting."""
 
     full = "full"
     """Reverie's behavior."""
@@ -62,7 +62,7 @@ def loss_tensors_kept(run: PopulationOrchestrator) -> None:
 
 
 def loss_tensors_kept_without_backward(run: PopulationOrchestrator) -> None:
-    """Compute each critic loss again for logging and keep it. Its graph is never freed by a backward pass."""
+    """Compute each critic loss again for logging, and keep it. No backward pass ever frees its graph."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     td3: Any = run.parts.workflow.td3
     update = td3.update

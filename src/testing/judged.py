@@ -25,7 +25,7 @@ FIRST_TIMES = (
     "evaluation_interval",
     "checkpoint_interval",
 )
-"""Dreamer's training settings that define the steps of first-time events. Judging starts after the last."""
+"""Dreamer's settings for the steps of first-time events. Judging starts after the last such event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _samples(run_dir: Path) -> list[dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class ToDecide:
-    """A longer run that would decide the verdict, and the reason."""
+    """A longer run that would decide the verdict, and the reason why the current run does not."""
 
     steps: int
     settings: str

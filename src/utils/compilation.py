@@ -20,7 +20,7 @@ _OPTIONS = {
     # Shapes and modules cannot change here. Acting is a tenth faster without checks at every call.
     "size_asserts": False,
     "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-    # With only a few kernels, worker processes would take more time than they save, and they persist.
+    # For only a few kernels, worker processes would cost more time than they save, and would persist.
     "compile_threads": 1,
 }
 
@@ -47,7 +47,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     reports this, unless Ctrl-C stopped the compiler.
     """
     load_compiler()
-    # The compiler's advice is about its own choices. Users cannot change them.
+    # Suppress the compiler's advice, because users cannot change the choices that it refers to.
     warnings.filterwarnings("ignore", module=r"torch\._inductor")
     # The compiler reads `.grad` of every input.
     warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")

@@ -30,7 +30,7 @@ from .errors import UserError, printable
 UNFINISHED = ".unfinished"
 """Suffix of files and folders that are being written."""
 
-# Number of characters of a file's name in its temporary folder's name. Names have at most 255 bytes.
+# A temporary folder's name copies this many characters of the file's name. Names have at most 255 bytes.
 _SHOWN_LETTERS = 40
 
 PIECE_BYTES = 8_000_000
@@ -173,9 +173,9 @@ def writing(path: Path) -> Iterator[None]:
 def reading(
     path: Path, *more: type[Exception], problem: str = _PROBLEM, repair: str = _REPAIR
 ) -> Iterator[None]:
-    """Convert errors raised while using a file's content, including `more`, into a `UserError` with its path.
+    """Convert errors (and `more`) raised while using a file's content to a `UserError` with its path.
 
-    Only put code that uses the content inside, because other bugs would be blamed on the file.
+    Wrap only code that uses the content, because other bugs would be blamed on the file.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Kills a process when its parent dies, even if either of them is stuck."""
+"""End a process when its parent dies, even if either of them is stuck."""
 
 import ctypes
 import multiprocessing
@@ -77,7 +77,7 @@ def _until_adopted(parent: int) -> None:
 
 
 def _until_torchrun_dies() -> None:
-    """Wait until torchrun ends, or an intermediate process between torchrun and this one does."""
+    """Wait until torchrun, or any process between torchrun and this one, ends."""
     import psutil
 
     launchers: list[psutil.Process] = []
@@ -90,7 +90,7 @@ def _until_torchrun_dies() -> None:
                     break
             except psutil.AccessDenied:
                 break
-        # If torchrun died before this process looked, `launchers` ends with the system's first process.
+        # If torchrun has already died, `launchers` ends with the system's first process.
         if _is_store_gone():
             return
         while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in launchers):

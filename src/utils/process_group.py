@@ -23,7 +23,7 @@ from torch.distributed import Store, Work
 from .errors import ErrorOfRank, UserError, first_line
 from .ranks import ALONE, RankLost, Ranks
 
-# While all ranks are alive, one may evaluate for hours while the others wait in a collective.
+# As long as all ranks are alive, one may evaluate for hours while the others wait in a collective.
 _COLLECTIVE_TIMEOUT_SECONDS = 86_400.0
 _RENDEZVOUS_TIMEOUT_SECONDS = 300.0
 # torchrun creates its store before it starts any rank.
@@ -152,7 +152,7 @@ def _send_heartbeats(store: Store, rank: int, left: Event) -> None:
         try:
             store.set(_heartbeat_key(rank), str(number))
         except RuntimeError:
-            # The process of the store has ended.
+            # The store's process has ended.
             return
         if left.wait(_HEARTBEAT_SECONDS):
             return
@@ -235,7 +235,7 @@ def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
         has_own = "" not in cards and len(set(cards)) == size
         backend = "cpu:gloo,cuda:nccl" if has_own else "gloo"
         dist.init_process_group(backend, timeout=longest, world_size=size, rank=rank, store=own)
-    # A `ValueError` is about a variable that only torchrun should set.
+    # A `ValueError` concerns a variable that only torchrun should set.
     except (RuntimeError, ValueError) as error:
         reason = first_line(error)
         raise RankLost(
@@ -258,5 +258,5 @@ def joined(started: Ranks, timeout: float) -> Iterator[Ranks]:
         left.set()
         # Python aborts at exit if a thread is still inside the store.
         heartbeats.join(_HEARTBEAT_SECONDS)
-    # After an error, this is skipped, because it would wait for a lost rank.
+    # This is skipped after an error, because destroying the group would wait for a lost rank.
     dist.destroy_process_group()

@@ -51,7 +51,7 @@ class UpdateRatio:
         if self._start_step is None:
             self._start_step = step
             return 1
-        # Counting from a fixed step avoids the drift of summed fractions. The small term corrects the
+        # Counting from a fixed step avoids the drift of summed fractions. The small term compensates for the
         # rounding of ratios such as 1/3.
         total = int((step - self._start_step) * self.updates_per_step + 1e-6)
         owed, self._paid = total - self._paid, total

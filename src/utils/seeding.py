@@ -36,7 +36,7 @@ def torch_generator(run_seed: int, name: str, device: torch.device | str = "cpu"
 
 
 def seed_global(run_seed: int) -> None:
-    """Seed the global generators. They initialize parameters and serve libraries without their own."""
+    """Seed the global generators, for initial parameters and libraries without their own generators."""
     random.seed(named_seed(run_seed, "python"))
     np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
     torch.manual_seed(named_seed(run_seed, "torch"))
@@ -45,7 +45,7 @@ def seed_global(run_seed: int) -> None:
 def choose_deterministic_kernels() -> None:
     """Use deterministic kernels in this process. Torch warns about operators that have none.
 
-    Call this before the first matrix product on a GPU, because cuBLAS reads its variable when it starts.
+    Call this before the first matrix product on a GPU, because cuBLAS reads its variable only when it starts.
 
     Source: "Reproducibility" in torch's notes.
     """

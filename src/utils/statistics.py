@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SEEDS = 4
-"""Fewest seeds for an interquartile mean. With fewer, no seed can be cut, so it equals the plain mean."""
+"""Fewest seeds for an interquartile mean. With fewer, no seed is cut, so the result is the plain mean."""
 
 _RESAMPLES = 2000
 _PERCENTILES = (2.5, 97.5)

@@ -36,7 +36,7 @@ def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
     """Write frames to an MP4 (H.264) or GIF file. An existing file is replaced atomically.
 
     MP4 is encoded frame by frame in constant memory. An odd height or width is made even by repeating the
-    last row or column. For a GIF, the encoded frames are kept in memory until the end. It has at most 50
+    last row or column. For a GIF, the encoded frames are kept in memory until the end. A GIF has at most 50
     frames per second, and equal consecutive frames become one longer frame.
 
     Raises:

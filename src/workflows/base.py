@@ -14,7 +14,7 @@ from ..utils.timestep import EnvSpec, TimeStep
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """Actions for N environments, and the detached model states in which these were chosen."""
+    """Actions for N environments, and the detached model states in which they were chosen."""
 
     action: NDArray[np.float32]
     """Actions (N, A): one-hot, or continuous numbers that the environment clips to [-1, 1]."""
@@ -66,7 +66,7 @@ class Agent(Protocol):
         ...
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> EvalPolicy:
-        """Return a policy that shares only the parameters with this agent."""
+        """Return a policy that shares only its parameters with this agent."""
         ...
 
     def components(self) -> dict[str, tuple[Any, ...]]:

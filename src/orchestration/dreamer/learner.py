@@ -15,7 +15,7 @@ class LearnerOrchestrator(WorldModelOrchestrator):
     """A run with `Collectors` as its environments. A loop step adds records from any number of environments.
 
     The update debt follows received steps and is never dropped. Updates that would make in-flight rollouts
-    too stale wait until those arrive.
+    too stale wait until those rollouts arrive.
     """
 
     def __init__(self, opened: OpenedRun) -> None:

@@ -16,7 +16,7 @@ from ..instruments import Instrument
 def check_form(
     state: Mapping[str, Any], counted: Mapping[str, Any], updates_per_step: float, env: EnvSpec
 ) -> None:
-    """Raise an error if a saved state does not match the run, because it would cause obscure errors later.
+    """Raise an error if a saved state does not match the run. Otherwise obscure errors would follow later.
 
     `counted` contains those entries of the run's own state that have a fixed structure.
     """

@@ -143,7 +143,7 @@ class DreamerRecipe:
         return dry_run(config, env, self.ranks.size)
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
-        """Raise a `UserError` for an empty offline replay, overlong windows, or an uneven division."""
+        """Raise a `UserError` for an empty offline replay, overlong windows, or unequal shares of ranks."""
         is_new = config.run_dir is None or not list_checkpoints(Path(config.run_dir))
         if config.training.offline and config.buffer.prefill is None and is_new:
             repair = "Set buffer.prefill=<folder of episodes>, or resume a run."
@@ -201,7 +201,7 @@ class DreamerRecipe:
         )
 
     def smaller(self, config: DreamerTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
-        """Yield shorter windows."""
+        """Yield changes that shorten the windows."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"training.sequence_length={size}" for size in halves(config.training.sequence_length, 8))
 

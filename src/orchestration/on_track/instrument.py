@@ -90,13 +90,13 @@ class Reference:
     """Number of runs with at least this many updates."""
 
     published: list[int]
-    """Number of published runs among them."""
+    """Number of published runs with at least this many updates."""
 
     risen_above: float
     """A run with a return above this value has learned something."""
 
     train_ratio: float = math.inf
-    """Highest train ratio among these runs, infinite for published curves."""
+    """Highest train ratio of the runs, infinite for published curves."""
 
     spacing: int = UPDATES_OF_THE_BAND
     agent: str | None = None
@@ -111,7 +111,7 @@ class Reference:
         return math.inf if self.agent is None else self.spacing * (len(self.low) - 1)
 
     def standing(self, place: float, episode_return: float) -> Standing:
-        """Compare a return with the runs at this number of updates or frames, or the end of the longest."""
+        """Compare a return with the runs at this place, a number of updates or frames, or at their end."""
         point = min(place / self.spacing, len(self.low) - 1)
         at = int(point)
         curves = (self.low, self.high, self.mean or self.low)

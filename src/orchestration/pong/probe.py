@@ -119,7 +119,7 @@ def _drawn(
     memory: NDArray[np.uint8],
     steps: int,
 ) -> NDArray[np.float64]:
-    """Return the ball's contrast in each decoded frame as a fraction of that in the observed frame.
+    """Return the ball's contrast in each decoded frame as a fraction of its contrast in the observed frame.
 
     The contrast is relative to the median of the observed or decoded frames, in a patch around the ball that
     cannot contain a paddle. A decoder with a constant output therefore has no contrast.

@@ -65,7 +65,7 @@ def episode_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
 
 def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
     """Return the plan's rows for a generation's episodes and a local Ray cluster."""
-    # Three times, because the recorded episodes, the returned copies and their noise coexist.
+    # The factor is 3, because the recorded episodes, the returned copies and their noise coexist.
     rows = [Row("episodes of a generation", 3 * episode_bytes(config, env))]
     if config.engine is Engine.ray and config.ray.address is None:
         rows += [
@@ -79,9 +79,9 @@ def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
 def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
     """Return the maximum bytes that a generation of engine=ray sends, summed over members.
 
-    `actors` are sent for acting and reused for training, when the `rest` of each member follows. `learned` is
-    the members' complete state, which is sent back. The `table` of transitions is sent once to each node.
-    `episodes` are assumed to have the maximum length.
+    `actors` are sent for acting and reused for training, when the `rest` of each member's state follows.
+    `learned` is the members' complete state, which is sent back. The `table` of transitions is sent once to
+    each node. `episodes` are assumed to have the maximum length.
     """
     found, learns = _dry_run_of(config, env), int(config.population.gradient)
     best = found.peak["best policy"]
@@ -100,7 +100,7 @@ def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) 
     """Check that a whole generation fits into an object store, because Ray frees unused objects with a delay.
 
     Raises:
-        UserError: If it does not fit. The message gives the required size.
+        UserError: If the generation does not fit. The message gives the required size.
     """
     sent, ray = transfer_bytes(config, env), config.ray
     needed = int(_STORE_MARGIN * sum(sent.values()))

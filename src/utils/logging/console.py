@@ -32,7 +32,7 @@ _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"
 # rich stores at most 1,000 speed samples.
 _PACE_SECONDS, _SAMPLE_SECONDS = 600.0, 0.6
-# Updates that an estimate of the time left requires, and seconds before it is first logged.
+# Number of updates before the time left is estimated, and seconds before the estimate is first logged.
 _KNOWN_UPDATES, _SURE_SECONDS = 5, 20.0
 _UNKNOWN = "time left unknown"
 # This guarantees a line every 30 seconds, even on a busy machine.
@@ -117,7 +117,7 @@ def shows_bar(mode: ProgressMode) -> bool:
 
 
 class Heartbeat(logging.Handler):
-    """Context manager that logs what the run is doing after `seconds` without another log line."""
+    """Context manager that logs the run's activity after `seconds` without another log line."""
 
     def __init__(self, seconds: float = _SILENT_SECONDS) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Progress:
         if now - before < _SAMPLE_SECONDS:
             return
         self._sampled = now
-        # A speed needs two samples, even if a population's generation is long.
+        # A speed needs two samples, however long a population's generation is.
         self._bar.speed_estimate_period = max(_PACE_SECONDS, 3 * (now - before))
         self._bar.advance(self._steps.id, self._step - self._steps.completed)
         self._bar.advance(self._updates.id, updates - self._updates.completed)
@@ -245,7 +245,7 @@ class Progress:
     def set_status(self, text: str | None, *, is_once: bool = False) -> None:
         """Show an activity between two updates, or clear it with `None`.
 
-        `is_once` excludes its time from the speed, because it is not repeated.
+        With `is_once`, the speed excludes the time of this activity, because it is not repeated.
         """
         self._status = (text, time.monotonic()) if text else None
         if is_once:

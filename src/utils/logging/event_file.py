@@ -23,7 +23,7 @@ class EventFile:
 
     torch's `SummaryWriter` takes six times as long per log line, uses three times as much disk space, and
     needs a thread that hides a full disk and does not survive a fork. Here, each call hands its data to the
-    system before it returns. With `resume_step`, TensorBoard drops later steps of earlier files.
+    system before it returns. With `resume_step`, TensorBoard drops the steps after it from earlier files.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
@@ -35,7 +35,7 @@ class EventFile:
         self._records = RecordWriter(self._path.open("xb"))
         self._write(file_version="brain.Event:2")
         if is_first or resume_step is not None:
-            # Another START event makes TensorBoard drop all earlier events from that step on.
+            # A new START event makes TensorBoard drop all earlier events at and after its step.
             self._write(step=0 if resume_step is None else resume_step + 1, session_log={"status": "START"})
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

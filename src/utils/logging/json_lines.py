@@ -103,7 +103,7 @@ def _opened(path: Path) -> io.BufferedIOBase:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the object of each complete line of a log, or of its copy `<path>.zst` if only that exists.
+    """Yield the object of each complete line of a log, or of its copy `<path>.zst` if only the copy exists.
 
     Raises:
         UserError: If a line is malformed.

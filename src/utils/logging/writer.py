@@ -136,7 +136,7 @@ class WandbRun:
         folder.mkdir(parents=True, exist_ok=True)
         quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         with ExitStack() as closing:
-            # Helper processes and reporters may start at any time, and read these variables when they do.
+            # Helper processes and reporters may start at any time, and read these variables at their start.
             closing.enter_context(environment_variables({"WANDB_CACHE_DIR": str(folder / "cache"), **quiet}))
             import wandb
 

@@ -27,11 +27,11 @@ class PopulationConfig:
 
     exploration_episodes: int = 1
     """Additional episodes with action noise per explorer in each generation. They only fill the replay
-    buffer. With evolution, only the gradient learner explores. Otherwise all members do, unless `gradient` is
-    off."""
+    buffer. With evolution, only the gradient learner explores. Without evolution, all members explore, unless
+    `gradient` is off."""
 
     elite_fraction: float = 0.2
-    """Fraction of members, the fittest, that evolution leaves unchanged. There is always at least one."""
+    """Fraction of members (the fittest) that evolution leaves unchanged, but at least one member."""
 
     tournament_size: int = 3
     """Members per tournament. The fittest becomes a parent."""
@@ -105,7 +105,7 @@ class PopulationConfig:
 
     @property
     def num_explorers(self) -> int:
-        """Number of members, starting with member 0, that also play episodes with action noise."""
+        """Number of members, counted from member 0, that also play episodes with action noise."""
         if not self.gradient:
             return 0
         return 1 if self.evolves else self.size

@@ -33,7 +33,7 @@ class BestPolicy:
 
 
 class ERLWorkflow:
-    """Members with their origins, and the best policy so far. This policy chooses the actions.
+    """Members with their origins, and the best policy so far, which chooses the actions.
 
     Raises:
         UserError: If the environment has images or discrete actions.
@@ -76,8 +76,8 @@ class ERLWorkflow:
         """Replace this generation with the next one. Without evolution, the members stay the same.
 
         `before` contains the members at the time of the evaluation, if they have learned since. Elites keep
-        those policies, and only children inherit the updates, because a misleading gradient would undo
-        evolution.
+        the evaluated policies, and only children inherit the updates, because a misleading gradient would
+        undo evolution.
         """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]

@@ -52,11 +52,11 @@ def evolve(
     """Return the next generation of members with stacked parameters, each float32 (M, rows, ...).
 
     The `num_elites` fittest members keep their index and exact values. So does the gradient learner (member
-    0), if there is one. A copy of the learner replaces the worst of the others, and the rest become children.
-    A child's parent is the winner of a tournament. With probability `crossover_rate`, the child inherits rows
-    from the winner of a second tournament. With probability `mutation_rate`, it is mutated. Its weights are
-    clipped to `weight_limit`. A fitness of NaN counts as -inf. Such members are neither parents nor injected
-    unless all are NaN. The CPU generator is the only source of randomness.
+    0), if there is one. A copy of the learner replaces the worst other member, and all remaining members are
+    replaced by children. A child's parent is the winner of a tournament. With probability `crossover_rate`,
+    the child inherits rows from the winner of a second tournament. With probability `mutation_rate`, it is
+    mutated. Its weights are clipped to `weight_limit`. A fitness of NaN counts as -inf. Such members are
+    neither parents nor injected unless all are NaN. The CPU generator is the only source of randomness.
 
     Raises:
         ValueError: If `parameters` or `fitness` does not have `config.size` members.
@@ -152,7 +152,7 @@ def mutate(
     """Return a mutated copy of the child.
 
     Each weight w changes with probability `mutation_fraction`. A fraction `reset_rate` of the changes draw w
-    from N(0, 1), a fraction `super_mutation_rate` add N(0, 100 * mutation_strength * |w|), and the rest add
+    from N(0, 1), a fraction `super_mutation_rate` add N(0, 100 * mutation_strength * |w|), and all others add
     N(0, mutation_strength * |w|). The second argument of N is the standard deviation.
     """
     mutated: dict[str, Tensor] = {}

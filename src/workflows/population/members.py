@@ -17,7 +17,7 @@ Stacked = dict[str, Tensor]
 """Parameters of one type of network by name, each (M, *shape) float32."""
 
 _SAVED_NAMES = {"slow_actor": "target_actor", "slow_critic": "target_critic"}
-"""Names of networks in checkpoints up to version 0.2.0, and their current names."""
+"""Current names of networks by their names in checkpoints up to version 0.2.0."""
 
 _TRAINED = ("actor", "critic")
 

@@ -26,7 +26,7 @@ class TrainPhase:
     """The updates of one group of members in one generation."""
 
     seed: int
-    """Seed of the run. Batches and noise are determined by it, the generation and the member's number."""
+    """Seed of the run. With the generation and a member's number, it determines batches and noise."""
 
     generation: int
 

@@ -31,9 +31,9 @@ class Objective(Enum):
     reconstruction = "reconstruction"
     """Reconstruct observations with the decoder."""
     barlow = "barlow"
-    """Predict encoder tokens that correlate with the same encoded tokens but not with others."""
+    """Predict tokens, each correlated with the same token of the encoder but not with its other tokens."""
     infonce = "infonce"
-    """Predict encoder tokens that are closest to their own step among all steps of the batch."""
+    """Predict tokens that identify their own step among the encoder's tokens of all steps in the batch."""
     none = "none"
     """Learn only from rewards, episode ends and values."""
 
@@ -133,10 +133,10 @@ class ControllerConfig:
     """Settings of the actor and the critic."""
 
     horizon: int = 15
-    """Imagined steps per replayed state: at most 1000, because a run's memory plan executes all of them."""
+    """Imagined steps per replayed state: at most 1000, because a run's memory plan simulates all of them."""
 
     imagine_last: int = 0
-    """Last states of each window for imagination and the critic's replay loss (0: all; `imag_last`)."""
+    """Number of last states per window to use for imagination and the critic's replay loss. 0 uses all."""
 
     discount_horizon: float = 333.0
     """Effective horizon of the discount, in steps: gamma = 1 - 1 / discount_horizon."""

@@ -61,7 +61,7 @@ class DreamerWorkflow:
         self.controller = Controller(env.action, feature_size, model, controller, ranks).to(device)
         for module in (self.world_model, self.controller):
             ranks.broadcast_([*module.parameters(), *module.buffers()])
-        # Separate optimizers allow different rates and separate the model's warm-up from actor and critic.
+        # Separate optimizers allow different rates, and a warm-up that trains only the world model.
         self.optimizers: dict[str, LaProp] = {}
         self._names: dict[str, list[str]] = {}
         paths = {"world_model": "world_model", "actor": "controller.actor", "critic": "controller.critic"}
@@ -107,7 +107,7 @@ class DreamerWorkflow:
             "latent_noise": rssm.noise(latent_source, len(prev_action), 1),
             "action_noise": self.controller.actor.noise(action_source, *prev_action.shape),
         }
-        # Evaluation passes a state. It has other shapes and only a few steps, so compiling does not pay off.
+        # Evaluation passes a state. Its shapes differ and it has few steps, so compiling does not pay off.
         if self.fast_step is None or state is not None:
             return self._policy_step(inputs, state)
         before = rssm.online_state(len(prev_action))
@@ -274,7 +274,7 @@ class DreamerWorkflow:
         deter, stoch = _stored(observed.posterior)
         # The graph keeps the inputs of the scan, which the optimizers do not need.
         del losses, total, observed
-        # All ranks build the same graph, so the averages are gradients and metrics of the whole batch.
+        # All ranks build the same graph, so averages over ranks are gradients and metrics of the whole batch.
         gradients = [p.grad for part in parts for p in self.optimizers[part].parameters if p.grad is not None]
         self.ranks.average_([*gradients, *metrics.values()])
         norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])

@@ -28,7 +28,7 @@ from .objectives import Harmony, TokenPrediction
 # Number of observed steps before the open-loop prediction, as in the reference code's report.
 SEEN_STEPS = 5
 SHOWN_SEQUENCES = 6
-# A detached decoder does not train the world model, so one in this many windows is enough.
+# A detached decoder does not affect the world model, so it trains on only one in this many windows.
 _DETACHED_EVERY = 8
 
 
@@ -90,7 +90,7 @@ class WorldModel(nn.Module):
     def predict(
         self, feature: Float[Tensor, "*batch feature"]
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """Return rewards in raw units, and gamma times continuation probabilities (1 without that loss)."""
+        """Return rewards in raw units, and gamma times continuation probabilities (1 without their loss)."""
         reward = self.reward.mean(self.reward(feature))
         if not self.config.losses["continue"]:
             return reward, torch.full_like(reward, self.discount)
@@ -176,7 +176,7 @@ def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: N
     """Return animations of truth, prediction and error (from top to bottom), with sequences side by side.
 
     The first `SEEN_STEPS` frames of the prediction, with a green bar at the top, are reconstructions. The
-    rest, with a red bar, is imagined only from recorded actions. It is invalid after a new episode starts.
+    others, with a red bar, are imagined only from recorded actions, and invalid after a new episode starts.
 
     Returns:
         (T, 3 H, n W, 3) uint8 on the host by image key. Empty without images or if T <= `SEEN_STEPS`.

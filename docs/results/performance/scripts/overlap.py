@@ -74,7 +74,7 @@ class Block:
         self.run, self.time_step = run, run._begin()
 
     def __call__(self, updates: int) -> dict[str, float]:
-        """Train for `updates` updates or one more. Return the time per update, and its parts."""
+        """Train for `updates` updates or one more. Return the time per update, and per part of the loop."""
         run, before, began = self.run, self.run.updates, time.perf_counter()
         run.watch.flush()
         while run.updates < before + updates:
