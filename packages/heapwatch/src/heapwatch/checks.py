@@ -118,7 +118,7 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device must be cpu or cuda (got {device}).")
     before, spent = measure_heap({}, is_whole=False), Spent()
-    # Older garbage, if freed inside the block, would hide its growth.
+    # Older garbage, if freed inside the block, would hide growth of the block.
     gc.collect()
     start = _in_use(device)
     yield spent
@@ -134,7 +134,7 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
 
 
 def _called(times: int, call: Callable[[], Any]) -> tuple[Any, dict[str, list[int]]]:
-    """Return the last result, and the bytes in use after each call by device."""
+    """Return the result of the last call, and the bytes in use by device after each call."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     series: dict[str, list[int]] = {device: [] for device in devices}
     result = None

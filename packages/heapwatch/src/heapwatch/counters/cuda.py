@@ -21,7 +21,7 @@ _DEVICE_COUNTERS = {
     "inactive_split_mb": "inactive_split_bytes.all.current",
 }
 _PINNED = "allocated_bytes.current"
-"""Not `active_bytes`: PyTorch 2.11 never removes freed memory from it (pytorch/pytorch#182404)."""
+"""`active_bytes` would be wrong: PyTorch 2.11 never subtracts freed memory (pytorch/pytorch#182404)."""
 _REMEDY = (
     'Set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback" in the NVIDIA control panel, or call '
     "torch.cuda.set_per_process_memory_fraction(1.0), so that a full card is an error"

@@ -2,7 +2,7 @@
 
 The count adds glibc's allocations and the small objects of CPython's own allocator. Unlike resident memory,
 it falls as soon as memory is freed. It is meaningless with another allocator, so a test at first use detects
-this.
+other allocators.
 """
 
 import ctypes
@@ -84,7 +84,7 @@ def keep_heap() -> None:
     choose = _libc_function("mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int)
     if choose is not None and _CHOICES.isdisjoint(os.environ):
         choose(_TRIM_THRESHOLD, 2**31 - 1)
-        # The previous call disables the automatic mmap threshold. This is the value at which it would end.
+        # The previous call fixes the automatic mmap threshold. Raise it to the value that it could reach.
         choose(_MMAP_THRESHOLD, 2**25)
 
 
@@ -136,7 +136,7 @@ def _small_objects_reader() -> Callable[[], int] | None:
     """Return a function that reads the bytes of Python's live small objects, of up to 512 bytes each.
 
     CPython places these objects in arenas that it maps itself, so the C allocator does not count them. The
-    interpreter's debug statistics include them; they are printed to memory here. Returns `None` without
+    interpreter's debug statistics include them, so these are printed to memory here. Returns `None` without
     glibc, or if the interpreter uses another allocator (PYTHONMALLOC=malloc, free-threaded builds).
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t

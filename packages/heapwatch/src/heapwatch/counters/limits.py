@@ -23,7 +23,7 @@ def memory_limit_bytes() -> int:
 
 
 def memory_available_bytes() -> int:
-    """Return the host memory, in bytes, that can be allocated without swapping. Droppable cache counts."""
+    """Return the host memory, in bytes, that can be allocated without swapping, including droppable cache."""
     _, left = cgroup_memory(CGROUP_ROOT, text_of(MEMBERSHIP))
     available = psutil.virtual_memory().available
     return available if left is None else min(available, left)

@@ -19,11 +19,11 @@ _RESIDENT_TOLERANCES = 5
 _LEAST_RESIDENT_BYTES = 8e6
 # An alarm requires this many consecutive trend tests with growth.
 _ALARM_AFTER = 2
-# In samples: one test per new block. Eight blocks are two thirds of the window.
+# Number of samples between tests: the length of a block. Eight blocks are two thirds of the window.
 TEST_EVERY = WINDOW // 12
-# In samples of a full window, of which the first third is discarded.
+# Number of judged samples in a full window. The first third of the window is discarded.
 _JUDGED = WINDOW * 2 // 3
-# Numbers of update phases. Memory must rise over one of these numbers.
+# Memory must rise over the last phases of updates, for at least one of these numbers of phases.
 _PHASES = (4, 8, 16, 32, 64)
 # The phases are grouped into this many blocks, each represented by its median.
 _BLOCKS = 8
@@ -71,9 +71,9 @@ class LeakDetector:
         self._first_step: int | None = None
         self._steady_since = -1
         self._awaited = set(wait_for)
-        # The minimum of each phase of updates.
+        # The lowest value in each phase of updates.
         self._floors = deque[float](maxlen=_PHASES[-1])
-        # In samples.
+        # Number of samples since the last pause.
         self._since_pause = _JUDGED
 
     def restart(self, step: int, reason: str) -> None:
@@ -224,18 +224,18 @@ class WatchedCounter:
 
     name: str
     tag: str
-    """Its tag in a log line."""
+    """Tag of the counter in a log line."""
     tolerance: float
     """Growth over the judged samples that still counts as flat, in bytes or counts."""
     unit: str = "MB"
     scale: float = _MB
-    """Bytes or counts per unit."""
+    """Bytes or counts per logged unit."""
     planned_tag: str | None = None
     """Tag of the planned amount in a log line. The planned amount is subtracted."""
     kept_from: str | None = None
-    """The corresponding counter of live objects. While it is flat, the allocator causes the growth."""
+    """The corresponding counter of live objects. While live objects are flat, the allocator causes growth."""
     source: str | None = None
-    """Source to report if no Python path leads to it, or `None` to search the heap for the holder."""
+    """Source to report for growth without a Python holder, or `None` to search the heap for the holder."""
 
     @property
     def source_is_certain(self) -> bool:
@@ -248,7 +248,7 @@ class WatchedCounter:
         return self.tag.startswith("debug/gpu/")
 
     def read(self, tags: Mapping[str, float]) -> float | None:
-        """Return the value in bytes or counts minus the planned amount, or `None` if it is missing."""
+        """Return the value in bytes or counts minus the planned amount, or `None` if the tag is missing."""
         if self.tag not in tags:
             return None
         planned = 0.0 if self.planned_tag is None else tags[self.planned_tag]

@@ -49,7 +49,7 @@ class ComponentRow:
     def is_still(self) -> bool:
         """Whether the row is uneventful: no growth beyond the plan, or too few samples."""
         if self.is_gone:
-            # Components of the run itself come and go.
+            # The run's own components may come and go.
             return self.path is None
         return self.remark in _STILL or self.samples < MIN_SAMPLES
 

@@ -60,7 +60,8 @@ class MemoryTracker:
 
         Args:
             name: Name in reports and metrics. A name with `/` is part of the object named before the `/`.
-            path: Path such as `workflow.world_model.rssm._state` or `replay._store`. It need not exist yet.
+            path: Path such as `workflow.world_model.rssm._state` or `replay._store`. It may start to exist
+                later.
 
         Raises:
             UsageError: If the name is invalid or already used.
@@ -75,7 +76,7 @@ class MemoryTracker:
     def sample(
         self, step: int, components: _Components, roots: Mapping[str, Any], is_after_pause: bool = False
     ) -> bool:
-        """Measure everything once, and return whether any component was judged again.
+        """Measure all components and registered objects, and return whether any of them was judged again.
 
         Call it at equally spaced steps and at a fixed phase, with ordered components (`measure_components`).
         `is_after_pause` marks the first sample of a phase of updates.
@@ -95,7 +96,7 @@ class MemoryTracker:
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
         self._since_step = step if self._since_step is None else self._since_step
-        # Components precede their parts, like in the census. Components that no longer exist come last.
+        # Components precede their parts, as in the census. Components that no longer exist come last.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
         is_judged_anew = False

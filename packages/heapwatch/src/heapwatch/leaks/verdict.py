@@ -1,9 +1,9 @@
 """Classify a series of sizes as flat, plateauing, growing or undecided.
 
 Lines fitted through all points raise false alarms on 15 to 57 % of autocorrelated series, and on all
-warm-ups. This test therefore discards the first third and reduces the rest to 8 block medians that ignore
-spikes. It compares their order: growth means that almost every later block exceeds almost every earlier one
-by a tolerance, without slowing down.
+warm-ups. This test therefore discards the first third and reduces the other samples to 8 block medians that
+ignore spikes. It compares their order: growth means that almost every later block exceeds almost every
+earlier one by a tolerance, without slowing down.
 """
 
 import math
@@ -27,7 +27,7 @@ _RECENT = 5
 _RECENT_TOLERANCES = 1.5
 # Growth counts as ending if the second half's slope is below this fraction of the first half's slope.
 _SLOWING = 0.5
-# The same fraction for a whole history: log n has 0.58, the square root of n 0.77.
+# This is the fraction for a whole history. log n has 0.58, and the square root of n has 0.77.
 _SATURATING = 0.75
 # The sixth of 28 slopes from either end gives a 96.9 % interval.
 _INTERVAL_RANK = 6
@@ -134,7 +134,7 @@ def _positions(steps: Series) -> _Floats:
 
 
 def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
-    """Return the ratio of the second half's slope to the first half's, or infinity if the latter is <= 0."""
+    """Return the second half's slope divided by the first half's, or infinity if the first half's is <= 0."""
     half = _BLOCKS // 2
     first = float(np.median(pair_slopes(centres[:half], medians[:half])))
     second = float(np.median(pair_slopes(centres[half:], medians[half:])))

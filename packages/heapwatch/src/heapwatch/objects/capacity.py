@@ -46,7 +46,7 @@ class Bound(NamedTuple):
     """A container with a capacity."""
 
     path: str
-    """Path from its owner, such as `.storage`, or "" for the owner itself."""
+    """Path from the owner to the container, such as `.storage`, or "" if the owner is the container."""
     held: int
     capacity: int
     limit: str
@@ -59,7 +59,7 @@ class _Rule(NamedTuple):
     container: ast.expr
     limit: ast.expr
     compared: ast.expr
-    """The container in the length comparison: this one, or another container of the same length."""
+    """The container whose length is compared: `container`, or another container of the same length."""
 
 
 class Capacities:

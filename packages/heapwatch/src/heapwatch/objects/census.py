@@ -17,7 +17,7 @@ _Held = dict[tuple[str, str], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Objects that are counted under one name. It references them, so create it for one call only."""
+    """Objects that are counted under one name. Create it for one call only, because it references them."""
 
     objects: tuple[Any, ...] = ()
     """Everything that is reachable from these objects counts."""
@@ -26,7 +26,7 @@ class Component:
     declared_bytes: int | None = None
     """Size reported by the component for memory invisible to the walk. Used if the walk finds less."""
     declared_on: str = "cpu"
-    """Device of that memory, in torch's notation."""
+    """Device of the declared memory, in torch's notation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Census:
     """Sizes by component, as numbers and strings without references."""
 
     sizes: dict[str, Size]
-    """In the order of the components, each followed by its parts."""
+    """Sizes in the order of the components, each followed by its parts."""
     total: Size
     """All storages, each counted once."""
     bytes_by_device: dict[str, int]

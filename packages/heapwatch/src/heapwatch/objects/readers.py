@@ -39,15 +39,15 @@ _PRIMITIVES = (
     *(type(None), type(Ellipsis), type(NotImplemented), torch.dtype, torch.device, torch.Size),
 )
 PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
-"""Ids of the types without references. Types themselves may be hashed by a metaclass."""
+"""Ids of the types without references. Ids are used, because a metaclass may define the hash of a type."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
 _LONGEST_KEY_TEXT = 80
 _LONGEST_KEY_BITS = 128
-# Globals, builtins, and the attributes of the function if it has any.
+# A function references its globals, its builtins, and its attributes if it has any.
 _DICTS_OF_A_FUNCTION = 3
-# The frame, the variable here, and the argument of getrefcount.
+# The references are the frame's, the local variable's, and getrefcount's argument.
 _REFERENCES_OF_OURS = 3
 _TENSOR: Any = torch._C.TensorBase
 
@@ -130,7 +130,7 @@ def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
 
 
 def gradient_of(o: Any) -> torch.Tensor | None:
-    """Return the gradient of a tensor that is a leaf or retains it.
+    """Return the gradient of a tensor that is a leaf or retains its gradient.
 
     Reading any other gradient triggers a warning.
     """

@@ -24,9 +24,9 @@ from ..errors import UsageError
 from ..texts import printable
 
 MAX_FILE_BYTES = 128 * 2**20
-# A few bytes can request many GB, such as the number of a memo slot.
+# A few bytes of a pickle, such as the number of a memo slot, can request many GB.
 MAX_MEMORY_BYTES = 4 * 2**30
-# A file can reference one list of blocks from many segments.
+# Many segments of a file may reference the same list of blocks.
 MAX_BLOCKS = 5_000_000
 
 _DEFAULT_POOL = (0, 0)
@@ -107,7 +107,7 @@ def read_summary(path: Path, step: int) -> Summary:
     Cost: 0.5 s and 50 MB per 100,000 blocks. The memory is freed afterwards.
 
     Raises:
-        UsageError: As in `load` and `summarize`.
+        UsageError: See `load` and `summarize`.
     """
     return summarize(load(path), path, step)
 

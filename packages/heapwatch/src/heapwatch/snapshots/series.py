@@ -190,7 +190,7 @@ def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlatio
     """Compare the snapshots with the logged scalars of allocated and reserved memory, if available.
 
     Raises:
-        UsageError: If the folder contains no TensorBoard events, or neither scalar.
+        UsageError: If the folder has no TensorBoard events, or the events contain neither scalar.
     """
     # Imported here, because tensorboard's readers need 1 s to import and are rarely used.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -215,7 +215,7 @@ def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlatio
 
 
 def correlation(tag: str, held_gb: Mapping[int, float], logged_gb: Mapping[int, float]) -> Correlation:
-    """Match each snapshot value to the nearest logged step, the earlier of two. Both map steps to GB."""
+    """Match each snapshot to the nearest logged step (the earlier of two). Both arguments map steps to GB."""
     logged_steps = sorted(logged_gb)
     nearest = [min(logged_steps, key=lambda other, step=step: abs(other - step)) for step in held_gb]
     held, logged = list(held_gb.values()), [logged_gb[step] for step in nearest]

@@ -8,13 +8,13 @@ from ..texts import count_text
 # Frames of libraries count, but are not shown.
 _FRAMES = 12
 _SHOWN = 4
-# Samples before the first look. The distance to the next look doubles each time.
+# Number of samples before the first inspection. The distance to the next one doubles each time.
 _SAMPLES = 16
 _TOP = 3
 
 
 class NewestAllocations:
-    """Traces allocations of Python and NumPy after the first `sample`. For tensors, only objects count."""
+    """Traces allocations of Python and NumPy after the first `sample`. Data of tensors does not count."""
 
     def __init__(self) -> None:
         self._samples, self._next_look, self._looked_at = 0, _SAMPLES, 0

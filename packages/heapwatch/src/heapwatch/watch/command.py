@@ -47,7 +47,7 @@ class _Program:
             raise UsageError(f"-m {name} finds no module to run. Give one that python -m runs, or a script.")
 
     def run(self) -> None:
-        """Run it as `python` would."""
+        """Run the program as `python` would."""
         if self._is_module:
             runpy.run_module(self._name, run_name="__main__", alter_sys=True)
             return

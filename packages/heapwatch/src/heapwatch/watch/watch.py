@@ -26,7 +26,7 @@ from .report import Series, TimedFinding, WatchReport, write_report
 
 LEAST_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
-# After this many samples the distance doubles, because slower leaks need a longer window.
+# After this many samples, the distance between samples doubles, because slow leaks need a longer window.
 _STAGE_SAMPLES = 256
 # The number of samples before the first verdict.
 _LEAST_SAMPLES = WINDOW // 2
@@ -35,7 +35,7 @@ _WRITE_SECONDS = 5.0
 _SOONEST = 0.75
 # The minimum pause of a program, in seconds and in distances between samples.
 _PAUSE_SECONDS, _PAUSE = 2.0, 4
-# The limit for one phase. The judged two thirds then contain at least four phases.
+# At most this many missed samples are taken in one phase. Two thirds of a window then contain four phases.
 _MOST_OWED = WINDOW // 6
 # The median over this many samples estimates the cost of a sample.
 _COSTS = 8
