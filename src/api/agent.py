@@ -30,7 +30,7 @@ Action = int | NDArray[Any]
 class Agent:
     """A trained agent that plays one environment, returned by `reverie.load`.
 
-    Between observations it keeps only its recurrent state, without an autograd graph or history.
+    Between observations an agent keeps only its recurrent state, without an autograd graph or history.
     """
 
     def __init__(self, config: TrainConfig, workflow: Workflow, step: int | None, seed: int = 0) -> None:
@@ -94,8 +94,7 @@ class Agent:
             An element of `action_space`: an int for Discrete, otherwise an array of its shape and dtype.
 
         Raises:
-            UserError: If the observation has the wrong keys, shapes or dtypes, or its pixels are out of
-                bounds.
+            UserError: If keys, shapes or dtypes of the observation are wrong, or pixels are out of bounds.
         """
         require_observation(self.observation_space, observation, self._spec.name)
         try:

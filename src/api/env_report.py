@@ -55,7 +55,7 @@ class EnvReport:
 
     name: str
     spec: EnvSpec | None = None
-    """Observations and actions as the networks see them, for one environment, or `None` if not supported."""
+    """One environment's observations and actions as the networks see them, or `None` if unsupported."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     """Name of each part of the environment, and how Reverie uses that part."""

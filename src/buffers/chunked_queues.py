@@ -85,7 +85,7 @@ class ChunkedQueues:
         return self.rows(np.array(queue), np.arange(start, stop))
 
     def drop(self, queue: int, count: int) -> Int64[np.ndarray, "chunks"]:
-        """Drop the `count` oldest entries of a queue. Free all chunks before the new head and return them."""
+        """Drop the `count` oldest entries of a queue. Free and return all chunks before the new head."""
         first = int(self.head[queue]) // self.chunk_length
         self.head[queue] += count
         slots = np.arange(first, int(self.head[queue]) // self.chunk_length) % self._table.shape[1]

@@ -44,8 +44,7 @@ def load_streams(
 ) -> None:
     """Fill all streams of `index` with consecutive saved streams, numbered across all parts.
 
-    `first` is the first saved stream to load. If the streams exceed the capacity, the longest streams are
-    truncated.
+    `first` is the first saved stream to load. The longest streams are cut if all exceed the capacity.
 
     Raises:
         UserError: If the fields do not match, or a file was not written by a buffer.

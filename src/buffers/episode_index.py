@@ -42,7 +42,7 @@ class EpisodeIndex:
         """Whether records were dropped because memory ran out before `capacity` was reached."""
 
         self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
-        # `begins` marks the first records of episodes. `_episode_start` is the start of each newest episode.
+        # `begins` marks the first record of each episode, `_episode_start` the newest episode of each stream.
         self.begins = np.full(self.records.num_rows, False)
         self._envs = np.arange(spec.num_envs)
         self._num_complete = np.zeros(spec.num_envs, COUNTER_DTYPE)
@@ -151,13 +151,13 @@ class EpisodeIndex:
         return SampledPositions(env=env, start=start)
 
     def newest(self, indices: Int64[np.ndarray, "batch"]) -> Int64[np.ndarray, "batch"]:
-        """Convert indices into the newest windows (see `newest_counts`) to indices for `windows`."""
+        """Convert indices of the newest windows (see `newest_counts`) to indices for `windows`."""
         newest = self.newest_counts
         env, rank = locate(newest, indices)
         return np.cumsum(self.window_counts)[env] - newest[env] + rank
 
     def in_order(self) -> tuple[Int64[np.ndarray, "records"], Int64[np.ndarray, "windows"]]:
-        """Return the rows of all records, stream by stream, and the position of each window start in them."""
+        """Return the rows of all records, stream by stream, and each window start's position among them."""
         lengths = self.records.lengths
         env, rank = locate(lengths, np.arange(self.total_steps))
         rows = self.records.rows(env, self.records.head[env] + rank)

@@ -41,8 +41,7 @@ class EpisodeReplayBuffer:
         directory: Folder of the mapped files, used only for `buffer.storage=mmap`.
 
     Raises:
-        UserError: If the budget, the disk or the capacity is too small. Nothing has been allocated in this
-            case.
+        UserError: If the budget, the disk or the capacity is too small. Nothing has been allocated then.
     """
 
     def __init__(

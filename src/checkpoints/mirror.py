@@ -216,7 +216,7 @@ class Uploader:
         remote.put(path, name)
 
     def _prune(self, remote: RemoteFolder, unwanted: set[str]) -> None:
-        """Delete files of other checkpoints, manifests first, so that partial checkpoints never have one."""
+        """Delete files of other checkpoints, manifests first, so that no partial checkpoint has one."""
         try:
             for name in sorted(unwanted, key=lambda name: not name.endswith(MANIFEST)):
                 if _CHECKPOINT_FILE.fullmatch(name) and not self.is_cancelled():

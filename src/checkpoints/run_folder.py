@@ -190,8 +190,8 @@ def load_run(
     """Return the configuration of the (possibly moved) run in `folder`, with some changes applied.
 
     On a device other than the run's, unsupported features (bfloat16, replay in GPU memory) are disabled.
-    `key` precedes the folder in messages. Raises `UserError` if there is no run, or a change is invalid or
-    not allowed.
+    `key` precedes the folder in messages. Raises `UserError` without a run, or if a change is invalid or not
+    allowed.
     """
     config = _read(folder, key)
     config.run_dir = folder
@@ -368,7 +368,7 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return a run's newest intact checkpoint. Raise `UserError` if it has none or it is another run's."""
+    """Return a run's newest intact checkpoint. Raise `UserError` without one, or if it is another run's."""
     checkpoint = latest_checkpoint(run_dir, verify)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):

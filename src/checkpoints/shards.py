@@ -68,7 +68,7 @@ def _torchrun() -> str:
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
     """Return this rank's part of the newest checkpoint that is intact on all ranks, or `None`.
 
-    If it was written by a different number of ranks, environments and their streams are redistributed.
+    If a different number of ranks wrote it, environments and their streams are redistributed.
 
     Raises:
         UserError: If all checkpoints are damaged or have been moved, or this number of ranks cannot share the

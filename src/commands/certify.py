@@ -55,7 +55,7 @@ class CertifyConfig:
     """Settings of `reverie-certify`, written as certify.key=value."""
 
     steps: int | None = None
-    """Agent steps of the run. null means 60,000 for Dreamer (the incident's crash was at 53,800) and all
+    """Agent steps of the run. null means 60,000 for Dreamer (the reported run crashed at 53,800) and all
     generations for a population."""
 
     out: str | None = None

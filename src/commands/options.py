@@ -62,8 +62,7 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         refused = wrong_type(argument, kind, "" if default is REQUIRED else f" Omit it{instead}.")
         if not is_boolean_if_asked(kind, text):
             raise refused
-        # Do not parse values as YAML, because a folder called 007 is not the number 7. The schema converts
-        # numbers.
+        # Do not parse values as YAML: a folder called 007 is not the number 7. The schema converts numbers.
         try:
             values[name] = None if text == "null" else text
         except OmegaConfBaseException as error:

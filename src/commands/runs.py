@@ -36,7 +36,7 @@ def checked_run(arguments: Sequence[str]) -> Checked:
     """Return the new or resumed run that overrides describe, without creating files.
 
     Raises:
-        UserError: If an override is invalid, or this machine cannot run it.
+        UserError: If an override is invalid, or this machine cannot execute the run.
     """
     overrides = parse(arguments)
     resume = {item.key_or_group: item.value() for item in overrides}.get("resume")

@@ -58,8 +58,7 @@ class DreamerTraining(TrainingConfig):
     newest checkpoint. If this happens again, the run stops with exit code 4."""
 
     max_updates_per_step: int = 64
-    """Maximum number of updates after one step of all environments. Further updates that are due are
-    dropped."""
+    """Maximum number of updates after one step of all environments. Further due updates are dropped."""
 
     rank_timeout: float = 20.0
     """Seconds that a process of torchrun waits for the others during an update before it exits with code 8.
@@ -107,8 +106,7 @@ class CollectConfig:
     disables collectors."""
 
     address: str | None = None
-    """Address of a cluster to join, or `auto` to find it. null starts a local cluster and stops it at the
-    end."""
+    """Address of a cluster to join, or `auto` to find it. null starts a local cluster for this run."""
 
     steps: int = 16
     """Steps per environment after which a collector sends its records and receives new weights."""

@@ -37,8 +37,7 @@ class RayConfig:
     """Settings of `engine=ray`."""
 
     address: str | None = None
-    """Address of a cluster to join, or `auto` to find it. null starts a local cluster and stops it at the
-    end."""
+    """Address of a cluster to join, or `auto` to find it. null starts a local cluster for this run."""
 
     workers: int = 2
     """Number of worker processes among which the members are divided."""

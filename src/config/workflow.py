@@ -45,7 +45,7 @@ class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
 def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictConfig:
     """Convert an `AnyTrainConfig` to the schema of its workflow, without resolving it.
 
-    Settings of the other workflow are dropped, but all `typed_keys` from the command line must be used.
+    Settings of the other workflow are dropped. `typed_keys` are the keys that the user typed.
 
     Raises:
         UserError: For the first of `typed_keys` that the workflow does not use.

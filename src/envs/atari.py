@@ -24,7 +24,7 @@ class AtariBackend:
 
     def __init__(self, config: EnvConfig) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        # The library lacks the DISABLED mode, so NEXT_STEP is used. It draws fewer no-ops than `noop_max`.
+        # ale-py lacks the DISABLED mode, so NEXT_STEP is used. ale-py's `noop_max` is an exclusive bound.
         self._vector: AtariVectorEnv | None = AtariVectorEnv(
             config.game,
             config.num_envs,
@@ -148,7 +148,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 def start_emulator(config: EnvConfig) -> tuple[ale_py.ALEInterface, list[ale_py.Action]]:
-    """Return a standalone emulator and its actions. It exposes more than the vector environment does."""
+    """Return a standalone emulator and its actions. The emulator exposes more than the vector environment."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", config.sticky_actions)

@@ -87,8 +87,8 @@ class Restarts:
     ) -> tuple[TimeStep, Failures]:
         """Start and act as `EnvBackend.step_or_reset` does. Retry failed starts in a new environment.
 
-        Returns the failures of acting environments, which must start an episode next, and starts that failed
-        for good.
+        Returns the failures of acting environments, which must start an episode next, and the final failures
+        of starts.
         """
         step, failures = self._backend.step_or_reset(action, seeds, idle)
         failed = failures

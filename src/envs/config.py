@@ -89,7 +89,7 @@ class EnvConfig:
     """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""
 
     worker_timeout: float = 60.0
-    """Timeout of `vectorization=async` processes in seconds (0: unlimited). `sync` cannot detect hangs."""
+    """Timeout of `vectorization=async` processes in seconds, or 0 for none. `sync` cannot detect hangs."""
 
     max_restarts: int = 3
     """Number of times that Gymnasium environments may die, hang or raise an exception before the run stops. A

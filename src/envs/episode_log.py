@@ -109,7 +109,7 @@ class EpisodeLog:
         """Load a result of `state_dict`.
 
         Raises:
-            UserError: If it was written with a different number of environments.
+            UserError: If the state is from a different number of environments.
         """
         counters = [int(counter) for counter in state["next_episode"]]
         held, asked = len(counters), len(self._next_episode)

@@ -67,7 +67,7 @@ class GymnasiumBackend:
             raise
 
     def _probe(self, choice: str, render: bool) -> None:
-        """Create environment 0, read its spec and try to render. Only keep it if it has its own process."""
+        """Create environment 0, read its spec and try to render. Close it unless it has its own process."""
         first = self._make_worker(0)
         self._workers.append(first)
         try:
@@ -80,8 +80,7 @@ class GymnasiumBackend:
         is_drawing = render and spec.renders and not spec.has_image
         if is_drawing or not self._in_processes:
             self._workers.pop().terminate()
-        # MuJoCo shares the process's OpenGL context, so images turn black after another environment is
-        # closed.
+        # MuJoCo shares the process's OpenGL context, so images turn black once another environment closes.
         self._in_processes |= is_drawn_by_mujoco
         if is_drawing:
             self._renders = self._try_to_render()

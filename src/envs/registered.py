@@ -72,7 +72,7 @@ def register_maker(make: Callable[[], object], env_id: str | None = None) -> str
 
 
 def time_limit_of(make: Callable[[], object]) -> int | None:
-    """Return the time limit in the author's registration of a class or function, or `None`.
+    """Return the time limit in an existing registration of a class or function, or `None`.
 
     Registrations without arguments take precedence, because `make` has no arguments. Among these, newer
     versions take precedence.

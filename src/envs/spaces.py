@@ -46,7 +46,7 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
     """Convert one observation of `space` to an element of `observation_space(space, image_size)`.
 
     Raises:
-        EnvironmentFailed: If it is not in `space`, e.g. if its shape is wrong or an image exceeds its bounds.
+        EnvironmentFailed: If the observation is not in `space`, e.g. because of its shape or bounds.
     """
     parts = parts_of(space)
     values = observation if isinstance(space, spaces.Dict) else dict.fromkeys(parts, observation)
@@ -109,7 +109,7 @@ def require_observation(space: spaces.Space, observation: Any, name: str) -> Non
     """Check that a value is an observation of `space`, the space of the environment called `name`.
 
     Raises:
-        UserError: If it is not. The message gives the actual and expected key, shape and dtype.
+        UserError: If the check fails. The message gives the actual and expected key, shape and dtype.
     """
     repair = "Pass an observation from reset() or step() of one environment, without a batch axis."
     parts = parts_of(space)

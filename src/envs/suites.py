@@ -24,7 +24,7 @@ _LIMITS = {Suite.dmc: 1000, Suite.crafter: 10_000}
 """Frames per episode. All tasks of the control suite have this limit except lqr (unlimited)."""
 
 _RENDERERS = {"egl": "EGL", "osmesa": "OSMesa"}
-"""Libraries that render without a screen by their MUJOCO_GL value, fastest first."""
+"""Libraries that render without a screen, fastest first, by MUJOCO_GL value."""
 
 _CAMERAS = {"quadruped": 2}
 """Cameras by domain, where the reference code does not use camera 0."""

@@ -207,7 +207,7 @@ def spec_of(config: EnvConfig) -> EnvSpec:
     the user's own code.
 
     Raises:
-        UserError: See `make_backend`. Also if the first reset or step fails.
+        UserError: See `make_backend`, or if the first reset or step fails.
     """
     alone = replace(config, num_envs=1)
     try:

@@ -60,7 +60,7 @@ def as_number(reward: Any) -> float:
     """Return a reward as a number. Arrays and tensors with a single element are accepted.
 
     Raises:
-        EnvironmentFailed: If it is not a single number that is finite in float32, the replay buffer's dtype.
+        EnvironmentFailed: If the reward is not a single number that is finite in the replay buffer's float32.
     """
     # Strings are rejected, although `float` would parse them. Torch raises RuntimeError for some tensors.
     try:
@@ -97,8 +97,7 @@ class RepeatedActions(gymnasium.Wrapper):
 class LocalEnv:
     """An environment in this process, created on the first request. Hangs are not detected.
 
-    It is created from its registration, because ids that were registered at run time are missing in
-    subprocesses.
+    It is created from its registration, because subprocesses lack ids that were registered at run time.
     """
 
     registered: RegisteredSpec
@@ -130,7 +129,8 @@ class LocalEnv:
         """Create the environment. Return its spec, and whether MuJoCo renders its image observations.
 
         Raises:
-            UserError: If it cannot be created or its spaces are not supported. The caller prepends the id.
+            UserError: If the environment cannot be created or has unsupported spaces. The caller prepends the
+                id.
         """
         config = self.config
         try:
@@ -217,7 +217,7 @@ class LocalEnv:
 
 
 class SubprocessEnv:
-    """A `LocalEnv` in a separate process. The process counts as hung after `timeout` seconds (0: never)."""
+    """A `LocalEnv` in a separate process, which counts as hung after `timeout` seconds (never for 0)."""
 
     def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
         # A forked worker would share the pages of the replay buffer and the device, and inherit thread locks.
@@ -309,7 +309,7 @@ class SubprocessEnv:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Make reads and writes raise `BlockingIOError` after `seconds` (0: never). Polling would be slower."""
+    """Make reads and writes raise `BlockingIOError` after `seconds` (if above 0). Polling would be slower."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         # This overrides socket.setdefaulttimeout.

@@ -42,7 +42,7 @@ class Episodes(NamedTuple):
     """Action spec stored in the files, or `None` if the format does not store it."""
 
     skipped: Counter[str]
-    """Number of files in which the last read skipped an array, by array name, and of `UNFINISHED` records."""
+    """Files in which the last read skipped an array, counted by name, and number of `UNFINISHED` records."""
 
     def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
         """Yield unconverted episodes with their files. See the reader of each format for errors."""

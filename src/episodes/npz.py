@@ -59,8 +59,7 @@ def read_npz(path: Path, is_read: Callable[[str], bool], skipped: Counter[str]) 
     """Return the arrays of an npz file whose names satisfy `is_read`. Count all others in `skipped`.
 
     Raises:
-        UserError: If it is not a regular file, is too large or damaged, or contains anything but plain
-            arrays.
+        UserError: If the file is not regular, too large or damaged, or contains anything but plain arrays.
     """
     with judging(path, *_WRONG_FILE), open_regular(path, MOST_BYTES) as file:
         _check_directory(file)

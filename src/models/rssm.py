@@ -177,7 +177,7 @@ class RSSM(nn.Module):
         return self._state or self.initial(batch)
 
     def set_online_state(self, state: LatentState | None) -> None:
-        """Cache a state without a graph for acting. `None` resets it to zeros."""
+        """Cache a state without a graph for acting. `None` resets the cached state to zeros."""
         self._state = state
 
     def noise(self, source: Noise, *lead: int, axis: int = 0) -> Float[Tensor, "*lead stoch classes"]:
@@ -203,8 +203,7 @@ class RSSM(nn.Module):
             latent_noise: Exp(1) noise of the latents.
             state: State before the first step. `None` continues from the cached state for acting (initially
                 zeros) and caches the new one.
-            detach_posteriors: Detach all returned and cached tensors. A cached graph retains all earlier
-                ones.
+            detach_posteriors: Detach returned and cached tensors. A cached graph retains all earlier graphs.
             compute_prior: Whether to compute prior logits, which acting does not need.
         """
         online = state is None

@@ -34,7 +34,7 @@ _STRIP_FRAMES = 8
 
 
 class Instrument:
-    """Acts on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
+    """Acts on a run every `interval` agent steps (never for 0) and, with `at_end`, after the last step.
 
     Instruments must not affect training, so they use their own random generators.
 

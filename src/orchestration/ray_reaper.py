@@ -23,8 +23,7 @@ def users_of(folder: str, spared: set[int]) -> Iterator[int]:
         if int(entry.name) not in spared:
             # The process may have ended or belong to another user.
             with contextlib.suppress(OSError):
-                # A process that has just started does not have open files yet, so its arguments are checked
-                # too.
+                # A process that has just started has no open files yet, so its arguments are checked too.
                 is_named = f"{folder}/".encode() in (entry / "cmdline").read_bytes().replace(b"\0", b"/")
                 files = (entry / "fd").iterdir()
                 if is_named or any(os.readlink(file).startswith(f"{folder}/") for file in files):

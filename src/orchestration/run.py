@@ -46,8 +46,7 @@ def open_run(
 ) -> Iterator[Orchestrator]:
     """Log a run's banner and yield the run, ready to start or resume. Close everything at the end.
 
-    Without `preflight` the banner has no plan, and torch's number of threads changes only if `config.threads`
-    is set.
+    Without `preflight` the banner has no plan, and only `config.threads` changes torch's number of threads.
 
     Raises:
         UserError: If the run folder or its checkpoint is unusable.

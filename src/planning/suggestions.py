@@ -106,7 +106,7 @@ def _with_capacity(config: TrainConfig, capacity: int) -> TrainConfig:
 
 
 def changed(config: TrainConfig, change: str) -> TrainConfig:
-    """Apply a key=value change to a configuration. Raise a `UserError` if it is inconsistent."""
+    """Apply a key=value change to a configuration. Raise a `UserError` if the result is inconsistent."""
     key, value = change.split("=")
     structured = OmegaConf.structured(config)
     OmegaConf.update(structured, key, value)

@@ -33,7 +33,7 @@ class LiveBytes(_Mode):
     A storage counts once, under the label current at its creation, until it is freed inside or outside the
     block. An older storage counts from the first operator that returns it, or from `count`. Storages are not
     kept alive. Temporary allocations inside a kernel are not included. Sizes are rounded up to a multiple of
-    `granularity`, as allocators do (CUDA: 512 bytes). The overhead is about 3 us per operator.
+    `granularity`, as allocators do (to 512 bytes on CUDA). The overhead is about 3 us per operator.
 
     >>> with LiveBytes() as bytes_:
     ...     a = torch.zeros(1000)

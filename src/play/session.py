@@ -182,7 +182,7 @@ class DreamSession:
 
     @torch.no_grad()
     def _believe(self, arrival: TimeStep, action: Tensor, before: LatentState, steps: int) -> _Moment:
-        """Return the model's state and surprise after it observes an arrival."""
+        """Return the model's state and surprise after the model observes an arrival."""
         world_model, device = self._workflow.world_model, self._workflow.device
         rssm = world_model.rssm
         seen = {k: torch.from_numpy(v).to(device).unsqueeze(1) for k, v in arrival.observation.items()}
@@ -263,7 +263,7 @@ def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, st
     `asked` is the user's input that selected the agent.
 
     Raises:
-        UserError: If it has no world model, image or decoder, or if its action has several discrete parts.
+        UserError: If the agent lacks a world model, image or decoder, or its actions have several parts.
     """
     if not isinstance(agent, DreamerWorkflow):
         raise UserError(f"{asked} is a population, which has no world model and cannot dream.")

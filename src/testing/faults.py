@@ -103,7 +103,7 @@ def act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
 
 
 def act_with_graph(workflow: DreamerWorkflow) -> None:
-    """Replace `collect_step` with the function wrapped by `torch.no_grad`, so that it builds graphs."""
+    """Replace `collect_step` with the function wrapped by `torch.no_grad`, so that acting builds graphs."""
     open_workflow: Any = workflow
     unguarded = type(open_workflow).collect_step.__wrapped__
     open_workflow.collect_step = functools.partial(unguarded, workflow)

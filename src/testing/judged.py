@@ -112,7 +112,7 @@ class ToDecide:
 
 
 def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, longest: int) -> ToDecide:
-    """Return a run with 24 samples to judge, or with twice as many as the run of `config` has to judge.
+    """Return a longer run with 24 judged samples or, if `config`'s run has those, with twice its number.
 
     `steps` are the steps of that run's samples (at least one). A Dreamer run is limited to
     `longest` agent steps and takes samples more frequently instead.

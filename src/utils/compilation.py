@@ -154,7 +154,7 @@ class CUDAGraphCall:
 
     The eager calls select cuDNN's kernels and fill library caches, which must not happen during capture.
     Capture does not execute kernels, so every call takes effect exactly once. A graph launch never allocates
-    or synchronizes. `generators` are all generators that `function` draws from. Their streams continue.
+    or synchronizes. `generators` are all random generators of `function`. They advance with each call.
 
     `function` maps named tensors to named tensors, always with the same shapes and dtypes. It must not copy
     a value to the host or keep a new tensor. The next call overwrites its results.

@@ -256,7 +256,7 @@ def _whole_number(digits: str) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return a safetensors file's tensors as a private memory map. Raise `UserError` if it is invalid."""
+    """Return a safetensors file's tensors as a private memory map. Raise `UserError` for an invalid file."""
     # The library would wait for a pipe and only accepts UTF-8 names, so the file is opened here.
     with reading(path), open_regular(path) as file:
         return load_file(f"/dev/fd/{file.fileno()}")

@@ -108,8 +108,7 @@ def require_range(
 ) -> None:
     """Raise `UserError` for fields of `settings` that are out of range or not finite. `None` is allowed.
 
-    `settings` is a dataclass. `section` is the prefix of its names on the command line, or "" without a
-    prefix.
+    `settings` is a dataclass. `section` is the prefix of its fields on the command line, or "".
     """
     for name in names:
         value = getattr(settings, name)

@@ -51,8 +51,7 @@ def end_even_if_stuck() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     if sys.platform.startswith("linux"):
-        # Windows lacks this module, and the current module is imported before `require_posix` can report
-        # that.
+        # Windows lacks this module, but `require_posix` reports that only after the current module's import.
         import fcntl
 
         # A pipe signals its owner when its other end closes. PR_SET_PDEATHSIG would fire as soon as the

@@ -48,7 +48,7 @@ class EvalPolicy(Protocol):
     """A policy for evaluation, independent of the training state."""
 
     sample: bool
-    """Whether actions are sampled instead of using the mode. Deterministic policies ignore this."""
+    """Whether to sample actions instead of using the policy's mode. Deterministic policies ignore this."""
 
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""

@@ -57,7 +57,7 @@ def serialize_ranks(ranks: Ranks, action: Callable[[], None], is_turn: bool) -> 
     """Run `action` on the ranks with `is_turn` set. All ranks wait until it is done.
 
     Raises:
-        OSError: On all ranks, if any rank raised it.
+        OSError: On all ranks, if `action` raised it on any rank.
     """
     failure: OSError | None = None
     try:

@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 class NonFiniteGuard:
     """Counts skipped non-finite updates and saves their batches.
 
-    A single skipped update is harmless. After `max_in_a_row` in a row, the run returns to its last
+    A single skipped update is harmless. After `max_in_a_row` consecutive ones, the run returns to its last
     checkpoint, and stops if that does not help. On a CPU an update is checked immediately. On CUDA its flag
     is copied asynchronously and checked at the next call, so the device never waits. The batch is kept until
     then.

@@ -1,8 +1,8 @@
 """Compare a run's last episodes with the returns of other runs on the same task.
 
-`pong.json` contains the band of successful Pong runs, both ours and published ones. It is created from their
-logs by `docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal numbers of updates
-and trained steps per update, because the curves have no other axis in common.
+`pong.json` contains the band of successful Pong runs, both ours and published ones. The script
+`docs/results/dreamer_ataripong/scripts/on_track.py` creates it from logs. Runs are compared at equal numbers
+of updates and trained steps per update, because the curves have no other axis in common.
 
 `published.json.gz` contains the bands of the author's learning curves for Atari-100k and DMC, created by
 `benchmarks/published_curves.py`. Runs are compared at equal numbers of frames.
@@ -111,7 +111,7 @@ class Reference:
         return math.inf if self.agent is None else self.spacing * (len(self.low) - 1)
 
     def standing(self, place: float, episode_return: float) -> Standing:
-        """Compare a return with the runs at this place, a number of updates or frames, or at their end."""
+        """Compare a return with the band at this number of updates or frames, or at the end of the band."""
         point = min(place / self.spacing, len(self.low) - 1)
         at = int(point)
         curves = (self.low, self.high, self.mean or self.low)
@@ -127,8 +127,7 @@ class Reference:
 def reference_of(config: DreamerTrainConfig) -> Reference | None:
     """Return the reference for a run, or `None` if its task does not have one.
 
-    Pong has its own references for some numbers of trained steps per update. Other runs use the published
-    curves.
+    Pong has its own references for some numbers of trained steps per update. Other runs use published curves.
     """
     steps = config.training.batch_size * config.training.sequence_length
     if (config.env.suite, config.env.game) == (Suite.atari, "pong"):

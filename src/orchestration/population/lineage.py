@@ -76,7 +76,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
 
 
 def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) -> None:
-    """Add a line's member. Raise ValueError, TypeError or KeyError if it is invalid or out of order."""
+    """Add a line's member. Raise ValueError, TypeError or KeyError if the line is invalid or out of order."""
     generation, member = line["generation"], line["member"]
     size, last = (len(generations[0]), len(generations[-1])) if generations else (0, 0)
     if (generation, member) == (len(generations), 0) and last == size:

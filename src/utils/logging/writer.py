@@ -31,8 +31,7 @@ class MetricsWriter:
     `JsonLines` describes how `metrics.jsonl` is continued.
 
     Raises:
-        UserError: If W&B has no login, or `metrics.jsonl` has other contents. No file is changed in this
-            case.
+        UserError: If W&B has no login, or `metrics.jsonl` has other contents. No file is changed then.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ def _screen_factor(height: int, width: int) -> int:
 
 
 class WandbRun:
-    """A W&B run, named and grouped after the run folder. `mode` is not off.
+    """A W&B run, named and grouped after the run folder. `mode` must not be off.
 
     The package is only imported here, and it only writes to `run_dir/wandb`. With `offline`, it does not
     connect, and `wandb sync` uploads its files later. A resumed run becomes another W&B run in the same

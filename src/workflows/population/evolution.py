@@ -55,8 +55,8 @@ def evolve(
     0), if there is one. A copy of the learner replaces the worst other member, and all remaining members are
     replaced by children. A child's parent is the winner of a tournament. With probability `crossover_rate`,
     the child inherits rows from the winner of a second tournament. With probability `mutation_rate`, it is
-    mutated. Its weights are clipped to `weight_limit`. A fitness of NaN counts as -inf. Such members are
-    neither parents nor injected unless all are NaN. The CPU generator is the only source of randomness.
+    mutated. Its weights are clipped to `weight_limit`. A fitness of NaN counts as -inf. Members with NaN are
+    neither parents nor injected, unless all have NaN. The CPU generator is the only source of randomness.
 
     Raises:
         ValueError: If `parameters` or `fitness` does not have `config.size` members.

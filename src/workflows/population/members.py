@@ -80,8 +80,7 @@ class Sizes:
 class Members:
     """`count` (M) actors with critics, target networks and Adam moments. Row m of a tensor is member m's.
 
-    Members are independent, so any subset of rows is a valid group. `updates` is the number of critic
-    updates.
+    Members are independent, so any rows form a valid group. `updates` is the number of critic updates.
     """
 
     def __init__(self, sizes: Sizes, count: int, device: torch.device) -> None:

@@ -50,7 +50,7 @@ def held_out_r2(
 def auc(higher: NDArray[np.floating], lower: NDArray[np.floating]) -> float | None:
     """Return the area under the ROC curve: the probability that a `higher` score exceeds a `lower` score.
 
-    Ties count half. The result is `None` if either is empty. This is U / (n m) of Mann and Whitney (1947).
+    Ties count half. The area equals U / (n m) of Mann and Whitney (1947). `None` if either list is empty.
     """
     if not len(higher) or not len(lower):
         return None

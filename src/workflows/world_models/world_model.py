@@ -118,7 +118,7 @@ class WorldModel(nn.Module):
         losses: dict[str, Tensor] = {}
         if switches["kl"]:
             free = self.config.kl.free_nats
-            # The sum over latents is clipped per step and averaged later. `clamp` stops gradients below the
+            # The sum over latents is clipped per step, then averaged. `clamp` stops gradients below the
             # limit.
             losses["dynamics"] = kl.clamp(min=free)
             losses["representation"] = categorical_kl(posterior, prior.detach()).clamp(min=free)
