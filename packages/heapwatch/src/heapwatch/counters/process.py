@@ -90,7 +90,7 @@ def live_children_count() -> int:
 
 
 def open_files_count() -> int:
-    """Return the number of open file descriptors, including sockets and pipes (on Windows: open files)."""
+    """Return the number of open file descriptors, including sockets and pipes (open files on Windows)."""
     process = psutil.Process()
     return process.num_fds() if psutil.POSIX else len(process.open_files())
 

@@ -18,7 +18,7 @@ class ComponentRow:
     name: str
     """Name, such as `replay/observations` for a part of `replay`."""
     size_mb: float
-    """Storages of its tensors and arrays, including its parts."""
+    """Storages of the component's tensors and arrays, including its parts."""
     pinned_per_shown: float
     """Bytes of storage per byte of tensors and arrays: 1 without views, NaN without elements."""
     device: str

@@ -78,8 +78,8 @@ class MemoryTracker:
     ) -> bool:
         """Measure all components and registered objects, and return whether any of them was judged again.
 
-        Call it at equally spaced steps and at a fixed phase, with ordered components (`measure_components`).
-        `is_after_pause` marks the first sample of a phase of updates.
+        Call this at equally spaced steps and at a fixed phase, with ordered components
+        (`measure_components`). `is_after_pause` marks the first sample of a phase of updates.
 
         Raises:
             UsageError: If a registered object has the name of one of the run's own components.

@@ -2,8 +2,8 @@
 
 Lines fitted through all points raise false alarms on 15 to 57 % of autocorrelated series, and on all
 warm-ups. This test therefore discards the first third and reduces the other samples to 8 block medians that
-ignore spikes. It compares their order: growth means that almost every later block exceeds almost every
-earlier one by a tolerance, without slowing down.
+ignore spikes. It compares the order of the medians: growth means that almost every later block exceeds almost
+every earlier one by a tolerance, without slowing down.
 """
 
 import math

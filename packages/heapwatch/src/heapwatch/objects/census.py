@@ -36,7 +36,7 @@ class Size:
     pinned_bytes: int
     """Whole storages: the bytes freed if the component were released and had no other references."""
     logical_bytes: int
-    """Bytes visible through its tensors and arrays. Far below `pinned_bytes` if views pin large bases."""
+    """Bytes visible through tensors and arrays. Far below `pinned_bytes` if views pin large bases."""
     devices: tuple[str, ...]
     """Devices of the storages, such as ("cpu", "cuda:0"), in alphabetical order."""
 

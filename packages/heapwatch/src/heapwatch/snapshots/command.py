@@ -1,4 +1,4 @@
-"""`heapwatch-snapshots`: show the growth in CUDA memory snapshots, and the lines that allocated it."""
+"""`heapwatch-snapshots`: show growth in CUDA memory snapshots, and the lines that allocated the memory."""
 
 import argparse
 import json

@@ -38,7 +38,7 @@ _Call = Callable[[int], None]
 
 
 class _Tick:
-    """A call for the main thread, made when its truth value is tested, so that exceptions propagate."""
+    """A call for the main thread. Testing its truth value makes the call, so that exceptions propagate."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
@@ -100,9 +100,9 @@ class _Calls:
 class Phase:
     """Calls `sample` with a count, at a fixed phase of the program, in a thread of the program.
 
-    The count is the number of steps of one optimizer: the first one to step, until it stops. Before the first
-    step, which calls `begin`, ticks of a clock are counted. The main thread then samples between two of its
-    instructions, but not during an import.
+    The count is the number of steps of one optimizer: the first optimizer to step, until it stops stepping.
+    Before the first step, which calls `begin`, ticks of a clock are counted. The main thread then samples
+    between two of its instructions, but not during an import.
     """
 
     def __init__(self, sample: _Sample, begin: _Call, seconds: float, at: str | None = None) -> None:

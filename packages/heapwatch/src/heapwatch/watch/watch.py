@@ -252,7 +252,7 @@ class Watch:
     def metrics(self, per: str = "report") -> dict[str, float]:
         """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all tracked objects.
 
-        Call it once for each `per`, such as "epoch". The growth is relative to the previous call, or to the
+        Call this once for each `per`, such as "epoch". The growth is relative to the previous call, or to the
         first sample. MB are 1e6 bytes.
         """
         tags = self._guard.tracker.report(self._step).tags() if self._components else {}
