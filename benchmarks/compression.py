@@ -79,7 +79,7 @@ class Settings:
     instead."""
 
     weights: str = "src/pretrained/pong/weights.safetensors"
-    """Weights of an agent trained with experiment=dreamer_ataripong. Its play is also measured."""
+    """Weights of an agent trained with experiment=dreamer_ataripong. This agent's play is also measured."""
 
     torchrl: str | None = None
     """Python interpreter with torchrl, to measure its compressed storage on the same play, or null to skip

@@ -1,6 +1,6 @@
 """Build the bands of the author's learning curves: python -m benchmarks.published_curves <clone>.
 
-The argument is a clone of https://github.com/danijar/dreamerv3. Its score files at one commit, verified by
+The argument is a clone of https://github.com/danijar/dreamerv3. The score files of one commit, verified by
 their hashes, become `src/orchestration/on_track/published.json.gz`: the lowest, mean and highest return over
 the seeds of each task, on a grid of environment steps (frames). Repeated builds produce the same bytes.
 

@@ -4,7 +4,7 @@
 
 A line is a named change to the preset. It is trained with one thread until its process has used `minutes`
 (default 40) of CPU time. Its agent is then probed, and the result is written to `<folder>/<line>.json`. A
-finished line is skipped, and an interrupted line continues. The budget is CPU time including compilation,
+finished line is skipped, and an interrupted line is resumed. The budget is CPU time including compilation,
 because that is the user's cost. CPU time depends on the machine and its load, so lines are comparable only
 within one race.
 """
@@ -81,7 +81,7 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
                 spent = before + times.user + times.system
                 spent_file.write_text(f"{spent:.0f}")
         finally:
-            # Write the time even on interruption, because the line continues from its checkpoint.
+            # Write the time even on interruption, because the line will be resumed from its checkpoint.
             process.send_signal(signal.SIGTERM)
             if process.wait() not in (0, RESUME_ME_EXIT_CODE, -signal.SIGTERM):
                 raise SystemExit(f"{name}: the run ended with exit code {process.returncode}")

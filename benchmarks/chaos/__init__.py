@@ -83,7 +83,7 @@ class ChaosConfig:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The end of one process."""
+    """Time and cause of the end of one process."""
 
     phase: str
     """Event that triggered the kill: `any moment` or a kind of write."""
@@ -163,7 +163,7 @@ def chaos(
     a write (a checkpoint, the deletion of an old one, a replay file, or the log).
 
     Args:
-        overrides: Overrides of the run, as typed.
+        overrides: Overrides for the run, as typed.
         kills: Maximum number of kills. Fewer occur if the run ends earlier.
         seed: Seed of the kill times.
         folder: Folder of both runs, `unbroken` and `broken`.
@@ -305,7 +305,7 @@ def _replay_files(run_dir: Path) -> set[str]:
 
 
 def _log_lines(run_dir: Path) -> set[str]:
-    """Return the size of the log. Each line changes it."""
+    """Return the size of the log, which each line changes."""
     path = run_dir / METRICS_FILE
     return {str(path.stat().st_size)} if path.exists() else set()
 

@@ -1,4 +1,4 @@
-"""Measure the memory retained per environment step while acting, with and without the two guards."""
+"""Measure the memory that acting retains per environment step, with and without `no_grad` and detaching."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ActingRow:
-    """One combination of the guards."""
+    """One combination of the two guards against graphs, `no_grad` and detaching."""
 
     no_grad: bool
     detached: Detached

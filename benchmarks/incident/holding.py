@@ -38,7 +38,7 @@ class StoredLoss:
 
 @dataclass(frozen=True, slots=True)
 class KeptArray:
-    """A part of an episode that is kept while the rest is dropped."""
+    """A part of an episode that is kept while the remainder is dropped."""
 
     kept: str
     shown_bytes: int

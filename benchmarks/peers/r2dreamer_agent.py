@@ -1,7 +1,7 @@
 """r2dreamer's Dreamer for Pong, built from the user's checkout as its `train.py` does.
 
-Without CUDA, two patches apply: autocast to float16 is off, so it computes in float32, and memory is not
-pinned. Otherwise it runs unmodified on a CPU, uncompiled.
+Without CUDA, two patches apply: autocast to float16 is off, so that the agent computes in float32, and memory
+is not pinned. Apart from this, the agent is unmodified. On a CPU it is not compiled.
 """
 
 import sys

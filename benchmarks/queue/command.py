@@ -71,7 +71,7 @@ class QueueConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the queue. Exit with 0 once no row is left, 75 if it was stopped, and 2 after a user error."""
+    """Run the queue. Exit with 0 once no row is left, 75 if a signal stopped it, and 2 after a user error."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, _ = own_settings(QueueConfig, typed_here, "queue", _USAGE)
     jobs = jobs_of(config)
@@ -94,7 +94,7 @@ def run_queue(jobs: list[Job], core: int) -> None:
     """Train, evaluate and record every row that is neither done nor running elsewhere.
 
     Raises:
-        SystemExit: With exit code 75 if it was stopped.
+        SystemExit: With exit code 75 if a signal stopped the queue.
         UserError: If training or evaluation cannot continue.
     """
     if not Path(reverie.__file__).resolve().is_relative_to(ROOT):

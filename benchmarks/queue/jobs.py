@@ -102,13 +102,13 @@ class Job:
 
     @property
     def saved_step(self) -> int | None:
-        """The step from which the run would resume, or `None` if it has no checkpoint."""
+        """The step from which the run would resume, or `None` without a checkpoint."""
         steps = [checkpoint.step for checkpoint in list_checkpoints(self.run)]
         return steps[-1] if steps else None
 
     @property
     def logged_step(self) -> int | None:
-        """The last step that the run logged, or `None` if it has no log."""
+        """The last step that the run logged, or `None` without a log."""
         file = self.run / METRICS_FILE
         lines = list(read_lines(file)) if file.exists() else []
         return int(lines[-1]["step"]) if lines else None

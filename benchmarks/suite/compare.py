@@ -26,7 +26,7 @@ def compare(
         bench: The run of the suite.
         row: Name of the row.
         variants: Variants to measure. All others are compared with the first one.
-        floor: The common limit, or a function that derives it from the measurements.
+        floor: Lower bound for all variants, or a function that derives the bound from the measurements.
         derived: Amounts per call, which are reported per second.
         notes: How the work differs from that of the first variant, by variant name.
     """

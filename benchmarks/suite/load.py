@@ -37,7 +37,7 @@ def read_load() -> Load:
 
 
 def _own_seconds() -> float:
-    """Return the CPU time of this process, its live descendants, and those that have ended."""
+    """Return the CPU time of this process and of its live and ended descendants."""
     me = psutil.Process()
     total = _seconds(me)
     for child in me.children(recursive=True):

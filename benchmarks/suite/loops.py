@@ -62,7 +62,7 @@ def collect(bench: Bench, row: str) -> list[Result]:
 
 
 def end_to_end(bench: Bench, row: str) -> list[Result]:
-    """Measure 32 agent steps of Pong and the update that they make due, with size1m and one environment."""
+    """Measure 32 agent steps of Pong and the resulting update, with size1m and one environment."""
     with ExitStack() as opened:
         config = _one_environment(bench)
         ours = Local(OURS, _trainer(_open(config, opened)), bench.device)

@@ -1,4 +1,4 @@
-"""Rows for memory: the peak of an update in a separate process, and the memory it retains."""
+"""Rows for memory: the peak of an update in a separate process, and the memory that the update retains."""
 
 import json
 import subprocess

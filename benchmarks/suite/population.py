@@ -76,7 +76,7 @@ def members_act(bench: Bench, row: str, hidden: int) -> list[Result]:
 
 
 class _PlainMember:
-    """TD3 for a single agent, in its usual form."""
+    """Standard TD3 for a single agent."""
 
     def __init__(self, sizes: Sizes, config: TD3Config, device: torch.device) -> None:
         self.config = config

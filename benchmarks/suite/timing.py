@@ -29,7 +29,7 @@ class Block:
     """CPU-seconds per second used by other processes during the block."""
 
     own_cpu: float = 0.0
-    """CPU-seconds per call over all threads. This is far less sensitive to disturbance than the time."""
+    """CPU-seconds per call over all threads. They are far less sensitive to disturbance than wall time."""
 
     @property
     def is_disturbed(self) -> bool:

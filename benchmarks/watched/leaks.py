@@ -1,8 +1,9 @@
 """Ten leaks that are injected into an unmodified program.
 
 `install(name, every)` patches torch or gymnasium before the program starts. Each leak then retains memory at
-every `every`-th optimizer step (`losses` and `state`: backward pass, `frames`: environment step). The
-holder's name does not occur elsewhere in the program, so a report that includes it has found the leak.
+every `every`-th optimizer step. `losses` and `state` count backward passes instead, and `frames` counts
+environment steps. The holder's name does not occur elsewhere in the program, so a report that includes it has
+found the leak.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's DQN on CartPole. Its replay is larger than the run, so it keeps filling."""
+"""Stable-Baselines3's DQN on CartPole. The replay has room for more steps than the run collects."""
 
 import argparse
 

@@ -22,7 +22,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def leak_rows(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a row per leak, with the seconds until each program's report, or its wrong verdict."""
+    """Return a row per leak, with the seconds until each program's report, or the wrong verdict."""
     programs = list(dict.fromkeys(row["program"] for row in rows))
     lines = [f"| Leak | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
     for leak in dict.fromkeys(row["leak"] for row in rows):

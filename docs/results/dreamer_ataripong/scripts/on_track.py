@@ -189,7 +189,7 @@ def points_below(found: Curves, points: list[tuple[float, float]]) -> list[float
 
 
 def references() -> dict[int, Curves]:
-    """Return the curves by trained steps per update, with margins under which no left-out run is behind."""
+    """Return the curves by trained steps per update, with margins so large that no left-out run is behind."""
     found = {}
     for steps in sorted({pace_of(run).trained_steps for run in OURS}):
         runs = [run for run in OURS if pace_of(run).trained_steps == steps]

@@ -1,4 +1,4 @@
-"""Measure the parts of an update on several ranks, and predict its scaling from them with a simple model.
+"""Measure the parts of an update on several ranks, and predict from them how updates scale.
 
 OMP_NUM_THREADS=1 python scaling_terms.py measure <out.json>       takes about 10 minutes on one core
 python scaling_terms.py table <out.json>                           prints the tables of docs/performance.md

@@ -1,6 +1,6 @@
 """Measure the cost of a checkpoint after 1,000 new steps at several fill levels of the replay.
 
-checkpoint_cost.py <results.json> [overrides of the run ...]
+checkpoint_cost.py <results.json> [overrides for the run ...]
 
 The replay has real Pong frames of a random policy, and latents of the model's size. Results are means of 4
 checkpoints at each fill level: first with only new steps, then also with the latents that the updates of
