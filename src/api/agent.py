@@ -151,5 +151,5 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
     try:
         return Agent(*load_agent(str(source), Device[device], chosen, key=""), seed)
     except UserError as error:
-        # The message is complete without its cause.
+        # Omit the cause, because the message is complete without it.
         raise error from None

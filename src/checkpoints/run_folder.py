@@ -78,7 +78,7 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.newest_share",
 )
 GROUP = "buffer"
-"""The only group that a resumed run may select. Only those of its settings that may change are applied."""
+"""The only group that a resumed run may select. Only its settings that may change are applied."""
 
 SETTINGS_KEY = "made_with"
 """Key of `checkpoint_settings` in the training loop's state."""

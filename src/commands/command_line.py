@@ -1,6 +1,6 @@
 """`reverie-train`: Hydra's command line, with checks before Hydra creates files.
 
-User errors are reported in one line, with exit code 2. Only `.runs` imports torch, which is slow.
+User errors are reported in one line, with exit code 2. Only `.runs` loads torch (slow).
 """
 
 import os

@@ -9,7 +9,7 @@ states imagined `imagined_steps` steps beyond the last frame. Eight games of a g
 on one core. The numbers describe the policy's own games, which may repeat the same rallies.
 
   r2      fraction of the variance of ball and paddles that a linear probe explains, with a ball in play
-  drawn   fraction of frames with the ball between the paddles in which it is decoded with half its contrast
+  drawn   fraction of frames with a ball between the paddles whose decoded ball has half its contrast or more
   auc     probability that the reward head ranks a won point above no point, and no point above a lost one
 """
 

@@ -21,7 +21,7 @@ class DreamerTraining(TrainingConfig):
     """Settings of Dreamer's training loop."""
 
     train_ratio: float = 256.0
-    """Number of replayed steps trained on per agent step."""
+    """Number of replayed steps that are trained on per agent step."""
 
     sequence_length: int = 64
     """Trained steps per window, from 2 to 1024. A plan's dry run includes all of them. A window also contains

@@ -217,7 +217,7 @@ class LocalEnv:
 
 
 class SubprocessEnv:
-    """A `LocalEnv` in a separate process, which counts as hung after `timeout` seconds (never for 0)."""
+    """A `LocalEnv` in a separate process. It counts as hung after `timeout` seconds, or never for 0."""
 
     def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
         # A forked worker would share the pages of the replay buffer and the device, and inherit thread locks.

@@ -75,7 +75,7 @@ def symexp(x: Tensor) -> Tensor:
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """Return the softmax over the last axis (0.4 ms instead of torch's 2.7 for short axes on a CPU)."""
+    """Return the softmax over the last axis. For short axes on a CPU, torch's is seven times as slow."""
     if x.device.type != "cpu" or x.shape[-1] > SHORT_AXIS:
         return x.softmax(-1)
     return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()

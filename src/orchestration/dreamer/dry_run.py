@@ -31,7 +31,7 @@ CUDA_GRANULARITY = 512
 META = torch.device("meta")
 _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 _MOST_STEPS = 2048
-"""Maximum number of trained steps in an update for a full dry run, which takes about a second."""
+"""Maximum number of trained steps in an update for a full dry run (about a second)."""
 
 _LEAST_WINDOWS = 8
 """Minimum number of windows in the shorter dry run used for extrapolation."""

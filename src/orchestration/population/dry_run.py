@@ -26,7 +26,7 @@ BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
 
 WORKER_BYTES = 300_000_000
-"""Memory of a worker with torch and small members (227 to 261 MB PSS). The networks' rows include updates."""
+"""Memory of a worker with torch and small members (227 to 261 MB PSS). Updates are in the networks' rows."""
 
 # The margin covers object headers and gaps.
 _STORE_MARGIN = 1.1

@@ -33,7 +33,7 @@ class BestPolicy:
 
 
 class ERLWorkflow:
-    """Members with their origins, and the best policy so far, which chooses the actions.
+    """Members with their origins, and the best policy so far. The best policy chooses the actions.
 
     Raises:
         UserError: If the environment has images or discrete actions.

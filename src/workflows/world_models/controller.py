@@ -34,7 +34,7 @@ class ImaginedTrajectory:
     """Features (H + 1, N, F) of the start states and the H states after them."""
 
     action: Tensor
-    """Action (H, N, A) chosen in state i, which leads to state i + 1."""
+    """Action (H, N, A) chosen in state i. It leads to state i + 1."""
 
     policy: Policy
     """Action distributions (H, N, ...). Gradients only flow into the actor."""

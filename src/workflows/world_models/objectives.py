@@ -34,7 +34,7 @@ class TokenPrediction(nn.Module):
     def loss(
         self, feature: Float[Tensor, "*batch feature"], tokens: Float[Tensor, "*batch tokens"]
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Return the loss (for Barlow a sum over pairs of tokens, for InfoNCE a mean in nats) and metrics."""
+        """Return the loss and metrics. Barlow's loss sums over token pairs, InfoNCE's is a mean in nats."""
         # Autocast does not affect float64. Half precision would be too coarse for the statistics.
         predicted = self.predictor(feature).flatten(0, -2).double()
         target = tokens.detach().flatten(0, -2).double()
