@@ -130,5 +130,5 @@ def _has_no_children() -> bool:
 
 
 def _descendants() -> list[psutil.Process]:
-    # A cached psutil.Process would be wrong after a fork, as in `process_rss_mb`.
+    # A cached psutil.Process would be wrong after a fork. See `process_rss_mb`.
     return psutil.Process().children(recursive=True)

@@ -303,7 +303,7 @@ class MemoryGuard:
     def _known(
         self, counter: WatchedCounter, lines: _Lines, suspicion: _Suspicion, roots: _Roots
     ) -> GrowthSources:
-        """Return a source that is known without its holder, with the objects that may cause it."""
+        """Return a source that is known even without a holder, with the objects that may cause the growth."""
         if counter.unit == "MB":
             return GrowthSources(lines, is_named=bool(lines))
         with self._searching():

@@ -96,7 +96,7 @@ class MemoryTracker:
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
         self._since_step = step if self._since_step is None else self._since_step
-        # Components precede their parts, as in the census. Components that no longer exist come last.
+        # Use the census's order: components precede their parts. Components that no longer exist come last.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
         is_judged_anew = False

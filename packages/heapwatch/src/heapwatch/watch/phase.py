@@ -32,7 +32,7 @@ _SILENT_SECONDS = 2.0
 # Another optimizer counts after this many consecutive steps.
 _OTHER_STEPS = 200
 
-# Takes a sample for a count. Returns the count before which no further call is needed.
+# Samples at a count. Returns the count before which no further call is needed.
 _Sample = Callable[[int], int]
 _Call = Callable[[int], None]
 
