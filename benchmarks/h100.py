@@ -59,7 +59,7 @@ class Row:
     is_late: bool = False
 
     def note_ready(self, ready: Future[ProcessVariant]) -> None:
-        """Record the time at which the process was ready, or its error."""
+        """Record the time at which the process was ready, or the process's error."""
         if not self.is_late:
             self.ready_s = round(time.monotonic() - self.start, 1)
             self.error = str(ready.exception() or "")

@@ -8,8 +8,8 @@ Atari-100k and DMC vision: the files contain the return of each training episode
 over its last 16 episodes, at the mean of their midpoints. The returns of a run are averaged in the same way
 before they are compared.
 
-DMC proprio: the files contain means per 10,000 frames, which are used unchanged. The return is interpolated
-linearly between two means, and is constant before the first and after the last one.
+DMC proprio: the files contain means per 10,000 frames. The means are used unchanged. The return is
+interpolated linearly between two means, and is constant before the first and after the last one.
 
 There are no files for Crafter.
 """
@@ -81,7 +81,7 @@ SUITES = {
 
 
 def seed_means(frames: Sequence[float], returns: Sequence[float], num_envs: int) -> NDArray[np.float64]:
-    """Return the mean over the last episodes after each episode, (n, 2): frames at midpoint, and return.
+    """Return the frames (at the midpoint) and mean return of the last episodes after each episode, (n, 2).
 
     Args:
         frames: Frames of all environments at the end of each episode.

@@ -47,7 +47,7 @@ LINES = {
     "barlow_uniform": ("buffer.newest_share=0",),
     "float32": ("precision=float32",),
 }
-"""Changes to the preset, by line. The seed is 1 for all lines."""
+"""Changes to the preset, by name of the line. The seed is 1 for all lines."""
 
 _COMMON = (
     "experiment=dreamer_ataripong",

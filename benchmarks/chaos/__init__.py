@@ -305,7 +305,7 @@ def _replay_files(run_dir: Path) -> set[str]:
 
 
 def _log_lines(run_dir: Path) -> set[str]:
-    """Return the size of the log, which each line changes."""
+    """Return the size of the log. Each new line changes this size."""
     path = run_dir / METRICS_FILE
     return {str(path.stat().st_size)} if path.exists() else set()
 

@@ -1,4 +1,4 @@
-"""Measure comparable times: blocks of calls, variants in turn, and no disturbed blocks."""
+"""Measure comparable times: alternate blocks of calls between variants, and exclude disturbed blocks."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def read(run: Path, ranks: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and the running mean over 50 episodes. Print when it exceeds 0, its end and the time."""
+    """Return steps and mean returns of 50 episodes. Print the last mean, the time, and when 0 is exceeded."""
     lines = list(read_lines(run / "metrics.jsonl"))
     steps, returns = np.array(
         [(line["step"], line["episode/return"]) for line in lines if "episode/return" in line]

@@ -20,7 +20,7 @@ LENGTH, BATCH = 65, 16
 
 
 def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
-    """Load with `Replay.load`, and sample windows. Skip its `embodied/__init__.py`, which imports jax."""
+    """Load with `Replay.load`, and sample windows. Skip its `embodied/__init__.py` (needs jax)."""
     for name in ("embodied", "embodied.core"):
         sys.modules[name] = package = ModuleType(name)
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]

@@ -1,6 +1,6 @@
 """Compare four leak criteria: `lines_against_order.py`.
 
-The series are from `test_verdict_simulation.py`. This takes 6 seconds. Run it in the repository root:
+The series are from `test_verdict_simulation.py`. Run this in the repository root (6 seconds):
 
 PYTHONPATH=packages/heapwatch/tests python docs/results/memory/scripts/lines_against_order.py
 """

@@ -1,6 +1,6 @@
 """Measure the parts of an update on several ranks, and predict from them how updates scale.
 
-OMP_NUM_THREADS=1 python scaling_terms.py measure <out.json>       takes about 10 minutes on one core
+OMP_NUM_THREADS=1 python scaling_terms.py measure <out.json>       measures, in about 10 minutes on one core
 python scaling_terms.py table <out.json>                           prints the tables of docs/performance.md
 
 Every rank has one thread. Ranks that share a core take turns on it, so an exchange between them also includes
