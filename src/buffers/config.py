@@ -55,7 +55,7 @@ class ReplayConfig:
 
     newest_share: float = 0.0
     """Fraction of windows drawn from the newest quarter of each stream, so that the model follows the current
-    policy. The others are drawn uniformly from all windows. All windows have the same weight in the loss."""
+    policy. All others are drawn uniformly from all windows. All windows have the same weight in the loss."""
 
     chunk_length: int = 48
     """Records per chunk, the unit of memory and of saved files. Each environment has two spare chunks."""

@@ -317,7 +317,7 @@ _SLOW: _Settings = (
 
 
 def _just_seeded() -> dict[str, Any]:
-    """Return, by library, the state of each global generator if it was just seeded, or `None` otherwise."""
+    """Return the state of each library's global generator, or `None` if it was not just seeded."""
     words, torch = random.getstate()[1], sys.modules.get("torch")
     state: Any = np.random.get_state(legacy=False)
     used, key = state["state"].get("pos"), state["state"].get("key")

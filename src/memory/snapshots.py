@@ -21,7 +21,7 @@ class SnapshotRecorder:
         self._folder = folder
 
     def start(self) -> None:
-        """Record the stack of every later allocation in this process. Call this before the first one."""
+        """Record the stacks of later allocations in this process. Call this before the first allocation."""
         if torch.cuda.is_available():
             torch.cuda.memory._record_memory_history(
                 enabled="state", context="state", stacks="python", max_entries=1

@@ -61,7 +61,7 @@ def with_place(error: BaseException) -> str:
 
 
 class _Output:
-    """Standard output that raises a `UserError` if writing fails (full disk, closed pipe)."""
+    """Standard output that raises a `UserError` if writing fails, e.g. because a pipe is closed."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -104,7 +104,7 @@ class NonFiniteGuard:
             self.in_a_row = 0
 
     def _save(self, step: int, evidence: dict[str, Any]) -> str:
-        """Save the evidence of a step (the first time with the workflow). Return its location for the log."""
+        """Save the evidence of a step, the first time also the workflow. Return the location for the log."""
         listed = self.folder / f"step_{step:09d}.json"
         tensors = listed.with_suffix(".safetensors")
         saved = len(list(self.folder.glob("step_*.json")))

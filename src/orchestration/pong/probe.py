@@ -26,7 +26,7 @@ _BETWEEN_PADDLES = (35.0, 125.0)
 _DRAWN_CONTRAST = 0.5
 _DECODED_AT_ONCE = _OF_MEDIAN = 200
 BRIEF_GAMES, BRIEF_STEPS, BRIEF_IMAGINED = 4, 500, (0, 5)
-"""Games in a probe during training, their maximum length in steps, and the numbers of imagined steps."""
+"""Number of games in a probe during training, their maximum steps, and the numbers of imagined steps."""
 
 
 @dataclass(frozen=True, slots=True)
