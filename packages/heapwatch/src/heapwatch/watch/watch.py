@@ -203,7 +203,7 @@ class Watch:
         return self._phase is not None and self._phase.is_timed
 
     def _sample_counted(self, step: int) -> int:
-        """Take a sample if one is due, and return the first step at which the next may be due."""
+        """Take a sample if one is due, and return the first step at which another may be due."""
         self.sample(step)
         return self._next_step
 
