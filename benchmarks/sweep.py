@@ -174,7 +174,7 @@ def _require_same(job: Job, config: TrainConfig) -> None:
 
 
 def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
-    """Run the unfinished jobs on the cluster, as many in parallel as fit."""
+    """Run the unfinished jobs on the cluster, with as many in parallel as it has room for."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
     cluster = Cluster(config.address, cpus, setting="sweep.address")
     try:

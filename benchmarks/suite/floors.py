@@ -31,7 +31,7 @@ class Rates:
     matmul_flops_per_s: float
     conv_flops_per_s: float
     copy_bytes_per_s: float
-    """Bytes of the source per second. Reading and writing transfer twice as many."""
+    """Bytes of the source per second. Reading and writing together transfer twice as many bytes."""
 
     def seconds_of(self, work: Work) -> float:
         """Return the seconds for the work at the higher FLOP rate. Other operations count as free."""
