@@ -59,7 +59,7 @@ class _Suspicion:
     system_bytes: int | None
 
     def rise(self, counter: WatchedCounter) -> float:
-        """Return the growth of a counter since this suspicion."""
+        """Return the growth of a counter since then."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
 
 
@@ -78,7 +78,7 @@ class _Growth:
 
     @property
     def is_due(self) -> bool:
-        """Whether to search (slow): after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... once a holder is known."""
+        """Whether to search: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... if named. A search is slow."""
         is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
         is_power_of_4 = self.trend_tests.bit_length() % 2 == 1
         return is_power_of_2 and (is_power_of_4 or not self.found.is_named or self.found.is_filling)
@@ -120,7 +120,7 @@ class MemoryGuard:
         # Trimming the heap before each sample makes resident memory exact.
         self.trim_heap = False
         self.accuses = True
-        """Whether growth can be a leak. False while a program is only loading."""
+        """Whether growth can be a leak. It cannot while a program is only loading."""
         self.searches, self.search_seconds = 0, 0.0
         """Number of heap searches, and their total wall-clock seconds."""
         # Step of the last first-time event. Later samples are comparable.
@@ -143,7 +143,7 @@ class MemoryGuard:
         # Host memory retained by earlier searches.
         self._own_bytes = 0
         self._shown_graphs: set[str] = set()
-        # NumPy allocates at first use. These calls exclude this memory from the run's growth.
+        # NumPy allocates at first use. These calls keep that out of the run's growth.
         saturates(np.arange(float(WINDOW)))
         classify_trend(np.arange(float(WINDOW)), tolerance_bytes=1.0)
 
@@ -303,7 +303,7 @@ class MemoryGuard:
     def _known(
         self, counter: WatchedCounter, lines: _Lines, suspicion: _Suspicion, roots: _Roots
     ) -> GrowthSources:
-        """Return a source that is known even without a holder, with the objects that may cause the growth."""
+        """Return a source that is known without its holder, with the objects that may cause it."""
         if counter.unit == "MB":
             return GrowthSources(lines, is_named=bool(lines))
         with self._searching():

@@ -66,9 +66,9 @@ class TimedFinding:
     """Seconds since the start of the watch."""
     step: int
     ended: int | None = None
-    """Step at which memory had been flat for a whole window, or `None` while it grows or has grown again."""
+    """Step at which it had been flat over a whole window, or `None` while it grows or has grown again."""
     has_returned: bool = False
-    """Whether memory grew again after the finding had ended. Such a finding never ends again."""
+    """Whether it grew again after it had ended. Such a finding never ends."""
 
     def text(self, verbose: bool = False) -> str:
         """Return the finding as lines, with a last line about its end if it has ended."""

@@ -26,7 +26,7 @@ from .report import Series, TimedFinding, WatchReport, write_report
 
 LEAST_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
-# After this many samples, the distance between samples doubles, because slow leaks need a longer window.
+# After this many samples the distance doubles, because slower leaks need a longer window.
 _STAGE_SAMPLES = 256
 # The number of samples before the first verdict.
 _LEAST_SAMPLES = WINDOW // 2
@@ -35,7 +35,7 @@ _WRITE_SECONDS = 5.0
 _SOONEST = 0.75
 # The minimum pause of a program, in seconds and in distances between samples.
 _PAUSE_SECONDS, _PAUSE = 2.0, 4
-# At most this many missed samples are taken in one phase. Two thirds of a window then contain four phases.
+# The limit for one phase. The judged two thirds then contain at least four phases.
 _MOST_OWED = WINDOW // 6
 # The median over this many samples estimates the cost of a sample.
 _COSTS = 8
@@ -203,7 +203,7 @@ class Watch:
         return self._phase is not None and self._phase.is_timed
 
     def _sample_counted(self, step: int) -> int:
-        """Take a sample if one is due, and return the first step at which another may be due."""
+        """Take a sample if one is due, and return the first step at which the next may be due."""
         self.sample(step)
         return self._next_step
 
@@ -252,7 +252,7 @@ class Watch:
     def metrics(self, per: str = "report") -> dict[str, float]:
         """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all tracked objects.
 
-        Call this once for each `per`, such as "epoch". The growth is relative to the previous call, or to the
+        Call it once for each `per`, such as "epoch". The growth is relative to the previous call, or to the
         first sample. MB are 1e6 bytes.
         """
         tags = self._guard.tracker.report(self._step).tags() if self._components else {}
