@@ -136,7 +136,7 @@ def _small_objects_reader() -> Callable[[], int] | None:
     """Return a function that reads the bytes of Python's live small objects, of up to 512 bytes each.
 
     CPython places these objects in arenas that it maps itself, so the C allocator does not count them. The
-    interpreter's debug statistics include them, so these are printed to memory here. Returns `None` without
+    interpreter's debug statistics include them and are printed to memory here. Returns `None` without
     glibc, or if the interpreter uses another allocator (PYTHONMALLOC=malloc, free-threaded builds).
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
