@@ -18,7 +18,10 @@ pytest_plugins = ["tests.runs.fixtures"]
 # Whole runs, kills, leaks, ranks and compilers for `make test-slow`: files and folders in tests/.
 SLOW = (
     "benchmarks",
+    "checkpoints/test_mirror.py",
+    "commands/test_certify.py",
     "commands/test_compiling.py",
+    "commands/test_hydra.py",
     "commands/test_make.py",
     "commands/test_probe.py",
     "contracts/test_environments.py",
