@@ -94,10 +94,10 @@ SOMETHING_LEAKS = {
     "10 MB, autoregressive 0.8": (lambda rng: autoregressive(rng, 0.8) + 10 * run(), 0.74, 0.7625),
     "12 steps of 8 MB": (lambda rng: noise(rng) + 8 * np.floor(12 * run()), 1.0, 1.0),
     "30 MB after a warm-up": (lambda rng: warm_up(rng, 0.25) + 30 * run(), 0.87, 0.8425),
-    "20 MB from 60 % on": (lambda rng: noise(rng) + 20 * np.maximum(0, run() - 0.6) / 0.4, 1.0, 1.0),
+    "20 MB, starting at 60 %": (lambda rng: noise(rng) + 20 * np.maximum(0, run() - 0.6) / 0.4, 1.0, 1.0),
     "5 MB": (lambda rng: noise(rng) + 5 * run(), 0.58, 0.6125),
     "20 MB under a sawtooth": (lambda rng: sawtooth(rng) + 20 * run(), 0.03, 0.0275),
-    "the same, 240 samples": (lambda rng: sawtooth(rng, 240) + 20 * run(240), 0.74, 0.6975),
+    "20 MB under a sawtooth, 240 samples": (lambda rng: sawtooth(rng, 240) + 20 * run(240), 0.74, 0.6975),
 }
 ROWS = NOTHING_LEAKS | SOMETHING_LEAKS
 
