@@ -21,9 +21,9 @@ class Load:
     own: float
 
     def others_since(self, before: "Load") -> float:
-        """Return the CPU-seconds per second used by all others since `before`, at least 0.
+        """Return the CPU-seconds per second used by all other processes since `before`.
 
-        The kernel counts in steps of 10 ms, so the result is coarse below half a second.
+        The kernel counts in steps of 10 ms, so the result is coarse for intervals below half a second.
         """
         others = (self.machine - before.machine) - (self.own - before.own)
         return max(0.0, others / (self.clock - before.clock))

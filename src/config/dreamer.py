@@ -88,7 +88,7 @@ class DreamerTraining(TrainingConfig):
 
     @property
     def first_update(self) -> int:
-        """Agent steps before the first update: 0 offline, because the replay is filled from the start."""
+        """Agent steps before the first update: 0 offline, because the replay already contains data."""
         return 0 if self.offline else self.learning_starts
 
     @property

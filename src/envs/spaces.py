@@ -184,7 +184,7 @@ def parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
 
 
 def _is_image(space: spaces.Space) -> bool:
-    """Return whether an (H, W), (H, W, C) or (C, H, W) Box with C = 1 or 3 is uint8 or has common bounds."""
+    """Return whether an (H, W), (H, W, C) or (C, H, W) Box (C = 1 or 3) is uint8 or has uniform bounds."""
     if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= 3:
         return False
     sides = space.shape

@@ -112,7 +112,7 @@ class _Tap(torch.autograd.Function):
 
 
 def _sum_to(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Sum a result's gradient to the shape and dtype of the tensor that was expanded to the result."""
+    """Sum the gradient of an expanded tensor over the expanded axes, and convert it to the dtype."""
     first = gradient.dim() - len(shape)
     axes = [*range(first), *(first + axis for axis, size in enumerate(shape) if size == 1)]
     return gradient.sum(axes, dtype=dtype).view(shape) if axes else gradient.to(dtype)

@@ -1,4 +1,4 @@
-"""Sizes that a plan estimates, each with the measurement behind it or marked as unmeasured."""
+"""Constants of memory plans. Each states the measurement behind it or is marked as unmeasured."""
 
 HOST_SHARE = 0.8
 """Fraction of the host's memory, or of the control group's limit, that a run may plan to use."""

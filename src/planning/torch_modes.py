@@ -196,7 +196,7 @@ class DeviceForward(TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
-        """Leave the region and release its casts of weights, except for casts saved in a graph."""
+        """Leave the region and release the cast copies of weights, except for copies saved in a graph."""
         self._casts.clear()
         self._autocast.__exit__(*exception)
         super().__exit__(*exception)
