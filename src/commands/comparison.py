@@ -41,7 +41,7 @@ _NOT_COMPARED = tuple(
 """Settings in which runs of a group may differ, as prefixes of keys with a dot appended."""
 
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
-_MOST_PARTS = 60
+_MOST_PARTS, _FEW = 60, 20
 
 
 class Axis(Enum):
@@ -170,7 +170,8 @@ def with_returns(runs: Sequence[Run]) -> list[Run]:
         reason = "no finished episode" if run.logged else "no complete line"
         message = f"{run.path / METRICS_FILE} has {reason} yet"
         if not kept:
-            raise UserError(f"{message}. Wait for the run's first metrics, or set metric=<tag>.")
+            other = ", or set metric=<tag>" if run.logged else ""
+            raise UserError(f"{message}. Wait for the run's first metrics{other}.")
         print(f"skipped: {printable(message)}", file=sys.stderr)
     return kept
 
@@ -237,9 +238,13 @@ def on_grid(seeds: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.fl
     """Return the centers (G,) of equal bins along the axis, and each seed's means (seeds, G) in them.
 
     There are at most 60 bins, each with at least two values on average. Empty bins are interpolated, but are
-    NaN before the first and after the last value of a seed.
+    NaN before the first and after the last value of a seed. Without a seed of more than 20 values, all
+    positions are used instead of bins.
     """
     places = np.concatenate([each for each, _ in seeds])
+    if max(len(each) for each, _ in seeds) <= _FEW:
+        middles = np.unique(places)
+        return middles, np.array([np.interp(middles, *each, left=np.nan, right=np.nan) for each in seeds])
     count = min(_MOST_PARTS, max(1, round(len(places) / len(seeds) / 2)))
     edges = np.linspace(places.min(), places.max(), count + 1)
     middles = (edges[1:] + edges[:-1]) / 2

@@ -242,17 +242,24 @@ def test_hours_are_those_that_are_logged(empty_folder: Path) -> None:
 
 
 def test_a_grid_has_the_mean_of_each_part() -> None:
-    long = np.array([np.arange(8.0), 2 * np.arange(8.0)])
-    short = np.array([[0.0, 1.0, 4.9, 5.0], [1.0, 3.0, 8.0, 8.0]])
-    # 12 values of 2 seeds: 3 parts of 7 / 3.
+    long = np.array([np.arange(30.0), 2 * np.arange(30.0)])
+    short = np.array([[0.0, 1.0, 2.0, 27.0, 28.0, 29.0], [1.0, 3.0, 5.0, 8.0, 8.0, 8.0]])
+    # 36 values of 2 seeds: 9 parts of 29 / 9.
     grid, rows = on_grid([long, short])
-    assert np.allclose(grid, [7 / 6, 21 / 6, 35 / 6])
-    # 5 is interpolated.
-    assert np.allclose(rows, [[2, 7, 12], [2, 5, 8]])
+    assert np.allclose(grid, 29 / 18 * np.arange(1, 18, 2))
+    # The values between 3 and 8 are interpolated.
+    assert np.allclose(rows, [[3, 10, 16, 22, 29, 36, 42, 48, 55], np.linspace(3, 8, 9)])
+
+
+def test_few_values_stay_at_their_positions() -> None:
+    first, second = np.array([[1.0, 3.0], [10.0, 30.0]]), np.array([[2.0, 4.0], [5.0, 7.0]])
+    grid, rows = on_grid([first, second])
+    assert grid.tolist() == [1, 2, 3, 4]
+    assert np.array_equal(rows, [[10, 20, 30, np.nan], [np.nan, 5, 6, 7]], equal_nan=True)
 
 
 def test_a_seed_ends_where_its_values_do() -> None:
-    long, short = np.array([np.arange(12.0)] * 2), np.array([[4.0, 4.5], [7.0, 9.0]])
+    long, short = np.array([np.arange(24.0)] * 2), np.array([[4.0, 4.5], [7.0, 9.0]])
     _, rows = on_grid([long, short, long])
     assert np.flatnonzero(~np.isnan(rows[1])).tolist() == [1] and rows[1][1] == 8
 
