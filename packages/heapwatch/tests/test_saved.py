@@ -44,6 +44,9 @@ def test_a_saved_report_reads_as_the_one_at_the_end_and_a_fix_is_seen(
         f"gone: {__name__}.DIARY",
         f"still there: {__name__}.ROWS",
     ]
+    write_report(watched(lambda step: None, 5).report(), tmp_path / "short")
+    lines = shown(monkeypatch, capsys, "diff", tmp_path / "before", tmp_path / "short").splitlines()
+    assert [line.partition(":")[0] for line in lines[2:]] == ["not judged yet"] * 2
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"verdict": "leak"}'])
@@ -56,3 +59,6 @@ def test_a_folder_without_a_report_is_refused(
         shown(monkeypatch, capsys, "report", tmp_path)
     error = capsys.readouterr().err
     assert ended.value.code == 2 and "has no readable watch.json" in error and error.count("\n") == 1
+    with pytest.raises(SystemExit):
+        shown(monkeypatch, capsys, "report", tmp_path / "missing")
+    assert "missing is not a folder. Give the folder of a watch" in capsys.readouterr().err

@@ -25,7 +25,7 @@ _WORDS = {
     "leak": "Memory leaks.",
     "filling": "Memory grows until something with a capacity is full.",
     "flat": "Memory is flat.",
-    "undecided": "Not enough samples for a verdict: let the program run for longer.",
+    "undecided": "Not enough samples for a verdict. Let the program run for longer, or sample more often.",
 }
 _LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
 _NUMBERS = ("steps", "samples", "seconds", "own_seconds", "searches", "search_seconds")

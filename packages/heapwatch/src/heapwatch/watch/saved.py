@@ -26,6 +26,8 @@ def read_report(folder: Path) -> WatchReport:
     Raises:
         UsageError: If the folder has no report that this version can read.
     """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder. Give the folder of a watch, such as watch_train.")
     try:
         saved = json.loads((folder / WATCH_JSON).read_text())
         return WatchReport(
@@ -43,11 +45,12 @@ def read_report(folder: Path) -> WatchReport:
 
 
 def differences(before: WatchReport, after: WatchReport) -> Iterator[str]:
-    """Yield both verdicts, and the causes that are gone, new, or in both reports."""
+    """Yield both verdicts, and the causes that are gone (or not judged yet), new, or in both reports."""
     yield f"before: {before.lines()[0]}"
     yield f"after: {after.lines()[0]}"
     causes, now = _causes(before), _causes(after)
-    yield from (f"gone: {text}" for name, text in causes.items() if name not in now)
+    lost = "not judged yet" if after.verdict == TrendClass.undecided.value else "gone"
+    yield from (f"{lost}: {text}" for name, text in causes.items() if name not in now)
     yield from (f"new: {text}" for name, text in now.items() if name not in causes)
     yield from (f"still there: {text}" for name, text in now.items() if name in causes)
 
