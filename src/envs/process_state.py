@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 _LOG = logging.getLogger(__name__)
-_OWN_LOGGER = logging.getLogger("reverie")
+_OWN = logging.getLogger("reverie")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _LIBC = ctypes.CDLL(None)
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -124,7 +124,6 @@ def collected_changes() -> Iterator[list[str]]:
 
 def _read_quick() -> tuple[Any, ...]:
     """Return the values of `_QUICK`. Speed matters, because this runs twice in each step."""
-    own = _OWN_LOGGER
     if torch := sys.modules.get("torch"):
         # `torch.get_default_device` is slow (4 us) and includes callers' `with torch.device(...)` blocks.
         device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -139,9 +138,9 @@ def _read_quick() -> tuple[Any, ...]:
     return (
         (getsignal(signal.SIGINT), getsignal(signal.SIGTERM), getsignal(signal.SIGUSR1)),
         (sys.stdout, sys.stderr),
-        (logging.root.manager.disable, own.disabled),
+        (logging.root.manager.disable, _OWN.disabled),
         # A run may end after any step, and its last message must appear.
-        (own.level, own.propagate, own.handlers[:], [handler.level for handler in own.handlers]),
+        (_OWN.level, _OWN.propagate, _OWN.handlers[:], [handler.level for handler in _OWN.handlers]),
         [each for each in _own_children() if each.level or each.disabled or not each.propagate],
         *of_torch,
         # `warnings.catch_warnings` in the main thread replaces the filters and misleads other threads.
@@ -176,8 +175,7 @@ def _folder() -> Any:
 
 def _umask() -> int:
     # The umask can only be read by setting it. Files that other threads create in between are private.
-    before = os.umask(0o077)
-    os.umask(before)
+    os.umask(before := os.umask(0o077))
     return before
 
 
@@ -204,7 +202,7 @@ def _restore_streams(streams: Any) -> None:
 
 
 def _restore_disabled(state: Any) -> None:
-    disabled_below, _OWN_LOGGER.disabled = state
+    disabled_below, _OWN.disabled = state
     logging.disable(disabled_below)
     # `logging.config` disables all existing loggers.
     for logger in _own_children():
@@ -217,9 +215,9 @@ def _restore_root_logger(state: Any) -> None:
 
 
 def _restore_own_logger(state: Any) -> None:
-    level, _OWN_LOGGER.propagate, _OWN_LOGGER.handlers[:], levels = state
-    _OWN_LOGGER.setLevel(level)
-    for handler, level in zip(_OWN_LOGGER.handlers, levels, strict=True):
+    level, _OWN.propagate, _OWN.handlers[:], levels = state
+    _OWN.setLevel(level)
+    for handler, level in zip(_OWN.handlers, levels, strict=True):
         handler.setLevel(level)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from contextlib import suppress
 from ctypes.util import find_library
 from functools import partial
@@ -59,7 +60,9 @@ def _imported(suite: Suite, name: str) -> Any:
         if is_chosen := sys.platform == "linux" and bool(found):
             os.environ["MUJOCO_GL"] = found[0]
     try:
-        return import_module(name)
+        # Shimmy enables deprecation warnings of all modules.
+        with warnings.catch_warnings():
+            return import_module(name)
     except ModuleNotFoundError as error:
         repair = f"pip install -c constraints.txt -e '.[{suite.value}]'"
         raise UserError(f"env={suite.value} needs the package {error.name}: {repair}.") from error

@@ -1,6 +1,7 @@
 """The DeepMind Control Suite and Crafter: what they return, and what happens without them."""
 
 import re
+import subprocess
 import sys
 from contextlib import closing
 from typing import Any
@@ -30,6 +31,16 @@ def random_actions(steps: int, size: int, is_discrete: bool) -> NDArray[np.float
     """(steps, 1, size)"""
     rows = np.random.default_rng(0).uniform(-1, 1, (steps, 1, size))
     return (np.eye(size)[rows.argmax(-1)] if is_discrete else rows).astype(np.float32)
+
+
+def test_the_packages_enable_no_warnings_of_other_modules() -> None:
+    code = """import warnings
+from reverie.envs import EnvConfig, Suite, validate_env
+validate_env(EnvConfig(suite=Suite.dmc, task="walker_walk"))
+common = [each for each in warnings.filters if each[1] is each[3] is None]
+print([action for action, _, category, *_ in common if category is DeprecationWarning])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['ignore']\n", done.stdout
 
 
 @pytest.mark.parametrize(
