@@ -16,6 +16,7 @@ from .errors import UserError, first_line
 
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this machine"
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _OPTIONS = {
     # Shapes and modules cannot change here. Acting is a tenth faster without checks at every call.
     "size_asserts": False,
@@ -44,7 +45,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a version of a pure function that torch compiles on its first call, once per shape.
 
     If compilation fails, or there are too many shapes, the function runs eagerly from then on. A warning
-    reports this, unless Ctrl-C stopped the compiler.
+    reports this, unless a signal stopped the compiler.
     """
     load_compiler()
     # Suppress the compiler's advice, because users cannot change the choices that it refers to.
@@ -62,7 +63,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 return fast(*args)
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:
                 is_possible = False
-                if not _was_interrupted(error):
+                if not _was_stopped(error):
                     name, reason = function.__name__, first_line(error)
                     _LOG.warning("torch.compile failed for %s, falling back to eager: %s", name, reason)
         return function(*args)
@@ -140,10 +141,10 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False, options=_OPTIONS)
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether an error comes from a compiler that SIGINT stopped. Ctrl-C reaches the compiler too."""
+def _was_stopped(error: BaseException | None) -> bool:
+    """Return whether an error comes from a compiler that SIGINT or SIGTERM stopped, like this process."""
     while error is not None:
-        if isinstance(error, subprocess.CalledProcessError) and error.returncode == -signal.SIGINT:
+        if isinstance(error, subprocess.CalledProcessError) and -error.returncode in _STOPS:
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -22,7 +22,7 @@ with exit_on_user_error():
     load_compiler()
 """
 FAILS = "echo broken >&2; exit 1"
-IS_INTERRUPTED = 'case "$*" in *--version*) echo "g++ (GCC) 12.2.0"; exit;; esac; kill -INT $$'
+IS_STOPPED = 'case "$*" in *--version*) echo "g++ (GCC) 12.2.0"; exit;; esac; kill -{} $$'
 
 
 @contextmanager
@@ -42,8 +42,10 @@ def compiler_that(line: str, folder: Path) -> Iterator[None]:
         torch.compiler.reset()
 
 
-@pytest.mark.parametrize(("line", "warnings"), [(FAILS, 1), (IS_INTERRUPTED, 0)])
-def test_a_compiler_that_ctrl_c_ended_is_no_error_of_the_compiler(
+@pytest.mark.parametrize(
+    ("line", "warnings"), [(FAILS, 1), (IS_STOPPED.format("INT"), 0), (IS_STOPPED.format("TERM"), 0)]
+)
+def test_a_compiler_that_a_signal_ended_is_no_error_of_the_compiler(
     line: str,
     warnings: int,
     tmp_path: Path,
