@@ -214,18 +214,18 @@ def _has_missing(value: Any) -> bool:
 def _unknown_key(key: str) -> str:
     """Return the message for an unknown key, with the keys of its section and the closest name."""
     known = list(setting_types())
-    below = [name for name in known if name.startswith(f"{key}.")]
-    if below:
+    if below := [name for name in known if name.startswith(f"{key}.")]:
         return f"{key} is a section, not a setting. Set one of {', '.join(below)}."
     # Prefer the same name in another section: `training.batch_size` for `batch_size`.
     same = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-    similar = same or _with_same_words(key, known)
     section = key.rpartition(".")[0]
     while section and not any(name.startswith(f"{section}.") for name in known):
         section = section.rpartition(".")[0]
     start = f"{section}." if section else ""
     keys = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
     where = f"{section} has the keys" if section else "the sections and keys are"
+    near = difflib.get_close_matches(key.removeprefix(start), keys if section else (), n=1)
+    similar = same or [start + name for name in near] or _with_same_words(key, known)
     names = known if "." in key else [*keys, *group_choices(), *known]
     hint = f" Did you mean `{similar[0]}`?" if similar else did_you_mean(key, names)
     return f"there is no key {key}: {where} {', '.join(keys)}.{hint}"

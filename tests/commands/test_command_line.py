@@ -438,6 +438,7 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
         (["model.units=128"], "model.units cannot change, because the checkpoint depends on it"),
         (["seed=4"], "seed cannot change"),
         (["training.batchsize=3"], "Did you mean `training.batch_size`?"),
+        (["training.total_steps=3"], "Did you mean `training.total_timesteps`?"),
         (["training.batch_size=x"], "training.batch_size must be a whole number, got `x`"),
         (["training.batch_size=0"], "training.batch_size must be at least 1, got 0"),
         (["buffer.memory_budget_gib=0.01"], "over buffer.memory_budget_gib=0.01"),
