@@ -237,6 +237,8 @@ class DreamerRecipe:
         if training.warmup_steps:
             first = count_text(training.warmup_steps, "agent step")
             lines["warm-up"] = f"world model only for the first {first}"
+            if training.warmup_steps >= training.total_timesteps:
+                lines["warm-up"] += ", so this run does not train the actor"
         return lines
 
     def orchestrator(self, opened: "OpenedRun") -> "WorldModelOrchestrator":
@@ -255,6 +257,8 @@ def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     training, per_step = config.training, config.training.updates_per_step
     updates = count_text(training.planned_updates, "update")
     total = f"{updates} in total, from step {training.first_update:,}"
+    if not training.planned_updates:
+        total += " (training.learning_starts), so this run does not learn"
     if per_step > 1:
         return (
             f"{count_text(per_step, 'update')} per agent step ({count_text(action_repeat, 'frame')}), {total}"
