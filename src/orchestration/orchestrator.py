@@ -134,8 +134,8 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
             tags = {f"debug/run/{name}": value for name, value in footprint_stats(self.run_dir).items()}
             if report is not None:
                 tags |= report.tags()
-                text = f"memory {report.summary()}" if report.is_still else f"memory\n{report.table()}"
-                _LOG.info("step %s: %s", f"{self.step:,}", text)
+                text = f" use {report.summary()}" if report.is_still else f"\n{report.table()}"
+                _LOG.info("step %s: components%s", f"{self.step:,}", text)
             self.reports.writer.scalars(self.step, tags)
 
     def roots(self) -> dict[str, Any]:

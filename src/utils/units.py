@@ -11,8 +11,8 @@ def size_text(nbytes: int) -> str:
 
 
 def memory_text(used_mb: float, planned_mb: float | None) -> str:
-    """Format used and planned MB (1e6 bytes) in MiB, the unit of plans: '740 of 820 MiB'."""
-    return " of ".join(f"{mb / 1.048576:,.0f}" for mb in (used_mb, planned_mb) if mb is not None) + " MiB"
+    """Format used and planned MB (1e6 bytes) in the units of plans: '753.2 MiB of 843.9 MiB'."""
+    return " of ".join(size_text(round(mb * 1e6)) for mb in (used_mb, planned_mb) if mb is not None)
 
 
 def count_text(number: float, noun: str) -> str:

@@ -202,6 +202,6 @@ def test_the_log_has_a_line_of_memory_where_nothing_is_wrong(tmp_path: Path) -> 
     assert "Memory at step" not in log
     assert "memory/replay/size_mb" in (run_dir / "metrics.jsonl").read_text()
     for step in (50, 100, 120):
-        [line] = [line for line in log.splitlines() if f"step {step}: memory " in line]
+        [line] = [line for line in log.splitlines() if f"step {step}: components " in line]
         # The run is too short for a verdict.
-        assert re.search(r"memory [\d.,]+ MB in \d+ parts$", line)
+        assert re.search(r"components use [\d.,]+ MB in \d+ parts$", line)

@@ -117,7 +117,7 @@ def test_the_terminal_shows_a_block_for_every_generation(whole_run: Path) -> Non
     log = (whole_run / "train.log").read_text()
     for number in (1, 2, 3, 4):
         assert f"generation {number} of 4, step {number * 5 * STEPS}" in log
-    assert re.search(r"memory   \d+ of \d+ MiB", log) and "400 records" in log and "ready" in log
+    assert re.search(r"memory   [\d.]+ MiB of [\d.]+ MiB", log) and "400 records" in log and "ready" in log
 
 
 def test_elites_act_as_they_were_played(whole_run: Path) -> None:

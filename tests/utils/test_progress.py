@@ -99,7 +99,8 @@ def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.
         )
     assert caplog.messages == [
         "learning at 4 updates/s: 0:07:20 left",
-        "step 12,000 of 100,000 (12.0%), return -19, 4.25 updates/s, memory 2,957 of 3,242 MiB, 0:07:20 left",
+        "step 12,000 of 100,000 (12.0%), return -19, 4.25 updates/s, "
+        "memory 2.89 GiB of 3.17 GiB, 0:07:20 left",
     ]
 
 
@@ -115,7 +116,7 @@ def test_what_is_not_known_is_said_or_left_out(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO, logger="reverie"):
         progress.update(0, episode_return=None, updates_per_second=1.0, memory_mb=512.0, planned_mb=None)
     assert caplog.messages == [
-        "step 0 of 1,000 (0.0%), no episode finished, 1 update/s, memory 488 MiB, time left unknown"
+        "step 0 of 1,000 (0.0%), no episode finished, 1 update/s, memory 488.3 MiB, time left unknown"
     ]
 
 
@@ -196,7 +197,7 @@ def test_off_a_terminal_each_update_and_each_message_is_one_line_on_stderr() -> 
     )
     assert done.stdout == ""
     shown = by_mode(done.stderr)
-    expected = "step 50 of 200 (25.0%), return -19, 4.25 updates/s, memory 2,956 of 3,242 MiB, 0:00:30 left"
+    expected = "step 50 of 200 (25.0%), return -19, 4.25 updates/s, memory 2.89 GiB of 3.17 GiB, 0:00:30 left"
     for mode in ("plain", "auto"):
         first, second = shown[mode].splitlines()
         assert first.endswith(f" INFO {expected}")
@@ -212,7 +213,7 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
         "50 of 200",
         "25%",
         "return -19, 4.25 updates/s",
-        "memory 2,956 of 3,242 MiB, 0:00:30 left",
+        "memory 2.89 GiB of 3.17 GiB, 0:00:30 left",
     ):
         assert words in without_styles(shown)
     plain = without_styles(shown)

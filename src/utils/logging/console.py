@@ -204,7 +204,7 @@ class Progress:
         """Show the run's state. Call this once per log interval, because plain mode logs a line per call.
 
         The return is in raw units, or `None` before the end of the first episode. Memory is passed in MB of
-        1e6 bytes and shown in MiB, like the plan.
+        1e6 bytes and shown in MiB or GiB, like the plan.
         """
         self._step = min(step, self._total_steps)
         self._bar.update(self._steps.id, completed=self._step)
@@ -213,8 +213,7 @@ class Progress:
         pace = _pace_text(updates_per_second)
         self._describe(pace)
         if self._bar.disable:
-            words = self._done(), self._played, pace, self._memory, self._time_left()
-            _LOG.info(", ".join(words))
+            _LOG.info(", ".join((self._done(), self._played, pace, self._memory, self._time_left())))
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
         """Update the bar, and log the estimated time left once in each phase.
