@@ -43,7 +43,7 @@ class PlanConfig:
     """Settings of `reverie-plan`, written as plan.key=value."""
 
     format: PlanFormat = PlanFormat.table
-    """`table` shows GiB. `json` is a flat object in bytes, and `MemoryPlan.flat` documents its keys."""
+    """`table` shows MiB or GiB. `json` is a flat object in bytes. `MemoryPlan.flat` documents its keys."""
 
     fit_gib: float | None = None
     """Memory of a GPU in GiB. If set, plan the largest model and replay that fit it instead of the given
