@@ -3,6 +3,7 @@
 import logging
 import runpy
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,7 @@ def curves(script: dict[str, Any]) -> dict[int, Any]:
     return script["references"]()
 
 
+@cache
 def reference_at(trained_steps: int) -> Reference:
     found = reference_of(configured(f"training.batch_size={trained_steps // 16}"))
     assert found is not None and found.agent is None

@@ -312,8 +312,8 @@ def test_the_log_of_a_run_begins_with_its_plan_and_progress_counts_against_it(ca
     [line] = [line for line in log.splitlines() if "INFO plan  " in line]
     assert re.search(r"plan  host RAM \S+ MiB of \S+ GiB, disk \S+ MiB of", line)
     [line] = [line for line in log.splitlines() if "step 300 of 300" in line]
-    used, planned = line.split("memory ")[1].split(" MB")[0].split(" of ")
-    assert 0 < int(used.replace(",", "")) and 0 < int(planned.replace(",", ""))
+    [used, planned] = re.findall(r"memory ([\d.]+) MiB of ([\d.]+) MiB", line)[0]
+    assert 0 < float(used) and 0 < float(planned)
 
 
 def test_the_graph_of_a_warm_up_is_planned_with_what_pong_took_of_an_h100() -> None:
