@@ -139,7 +139,8 @@ def _read_quick() -> tuple[Any, ...]:
         (getsignal(signal.SIGINT), getsignal(signal.SIGTERM), getsignal(signal.SIGUSR1)),
         (sys.stdout, sys.stderr),
         (logging.root.manager.disable, _OWN.disabled),
-        # A run may end after any step, and its last message must appear.
+        # A run may end after any step. Its last message must appear, with its folder relative to this one.
+        _folder(),
         (_OWN.level, _OWN.propagate, _OWN.handlers[:], [handler.level for handler in _OWN.handlers]),
         [each for each in _own_children() if each.level or each.disabled or not each.propagate],
         *of_torch,
@@ -152,7 +153,6 @@ def _read_slow() -> tuple[Any, ...]:
     """Return the values of `_SLOW`."""
     torch = sys.modules.get("torch")
     return (
-        _folder(),
         signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         (logging.root.level, logging.root.handlers[:]),
         torch.get_num_threads() if torch else _UNKNOWN,
@@ -291,6 +291,7 @@ _QUICK: _Settings = (
     ("the handlers of SIGINT, SIGTERM or SIGUSR1", _restore_handlers),
     ("sys.stdout or sys.stderr", _restore_streams),
     ("the logging configuration", _restore_disabled),
+    ("the working directory", os.chdir),
     ("the logging configuration", _restore_own_logger),
     ("the logging configuration", _restore_own_children),
     ("torch's default dtype", lambda dtype: _torch().set_default_dtype(dtype)),
@@ -300,7 +301,6 @@ _QUICK: _Settings = (
     ("the warning filters", _restore_filters),
 )
 _SLOW: _Settings = (
-    ("the working directory", os.chdir),
     ("the blocked signals", lambda signals: signal.pthread_sigmask(signal.SIG_SETMASK, signals)),
     ("the logging configuration", _restore_root_logger),
     ("torch's number of threads", lambda count: _torch().set_num_threads(count)),

@@ -33,7 +33,7 @@ WHEN = {
 }
 TORCH_AT_EACH_STEP = ("dtype", "grad", "device", "anomaly")
 LOGGING_AT_EACH_STEP = ("disabled", "own loggers", "levels of handlers")
-AT_EACH_STEP = ("signals", "streams", "filters", *TORCH_AT_EACH_STEP, *LOGGING_AT_EACH_STEP)
+AT_EACH_STEP = ("signals", "streams", "folder", "filters", *TORCH_AT_EACH_STEP, *LOGGING_AT_EACH_STEP)
 """Settings that are restored before the next update. The others are restored within 20 steps."""
 
 ACTION = np.array([[1, 0]], np.float32)
