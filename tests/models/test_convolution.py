@@ -104,3 +104,26 @@ def test_images_in_groups_give_the_same_result_as_all_together(
             lambda x: seen.append(len(x)) or x, torch.empty(images, 2, device="meta"), floats_per_image=100
         )
     assert seen[-1] == images
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize(("channels", "out"), [(3, 8), (12, 5)])
+def test_a_gpu_convolves_blocks_of_pixels_with_the_same_result(
+    strided: bool, channels: int, out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = [kind(channels, out, strided).double() for kind in (Downsample, Upsample)]
+    inputs = [parameter for stage in stages for parameter in stage.parameters()]
+    for parameter in inputs:
+        # Many pooled pixels are then equal, and the gradient is that of the first.
+        torch.nn.init.uniform_(parameter, -1.5, 1.5).data.round_()
+    x = torch.randint(2, (2, channels, 6, 8)).double().requires_grad_()
+    found = []
+    for is_cpu in (True, False):
+        monkeypatch.setattr(convolution, "runs_on_cpu", lambda _, is_cpu=is_cpu: is_cpu)
+        outputs = [stage(x) for stage in stages]
+        total = torch.stack(
+            [y.mul(torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in outputs]
+        ).sum()
+        found.append([*outputs, *torch.autograd.grad(total, [x, *inputs])])
+    for ours, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-12, rtol=1e-12)
