@@ -90,12 +90,16 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]: metrics in the place of the loss
-        self, closure: Callable[[], Any] | None = None, finite: Tensor | None = None
+        self,
+        closure: Callable[[], Any] | None = None,
+        norms: Tensor | None = None,
+        finite: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Apply one update and free each parameter's `grad`. A missing `grad` counts as zeros.
 
         Args:
             closure: Called first to compute the gradients. Its result is ignored.
+            norms: The `gradient_norms`, if they are known.
             finite: 0-d bool on the parameters' device. If false, parameters and state do not change.
                 Defaults to whether all `gradient_norms` are finite.
 
@@ -106,8 +110,10 @@ class LaProp(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        if finite is None:
-            finite = self.gradient_norms().isfinite().all()
+        norms = self.gradient_norms() if norms is None else norms
+        finite = norms.isfinite().all() if finite is None else finite
+        # Compiled, each norm would be copied separately.
+        parameter_norms = torch.stack(torch._foreach_norm(self.parameters))
         c, mean_square, momentum = self.config, self.mean_square, self.momentum
         gradients: list[Tensor] = []
         for parameter in self.parameters:
@@ -119,7 +125,15 @@ class LaProp(Optimizer):
         step_size = torch.where(finite, learning_rate / (1.0 - beta1_power).float(), 0.0)
         correction = (1.0 / (1.0 - beta2_power)).float()
         before, after = self.change(
-            self.parameters, gradients, mean_square, momentum, step_size, correction, finite
+            self.parameters,
+            gradients,
+            mean_square,
+            momentum,
+            norms,
+            parameter_norms,
+            step_size,
+            correction,
+            finite,
         )
         self.beta1_power.copy_(torch.where(finite, beta1_power, self.beta1_power))
         self.beta2_power.copy_(torch.where(finite, beta2_power, self.beta2_power))
@@ -138,17 +152,25 @@ class LaProp(Optimizer):
         gradients: list[Tensor],
         mean_square: list[Tensor],
         momentum: list[Tensor],
+        norms: Tensor,
+        parameter_norms: Tensor,
         step_size: Tensor,
         correction: Tensor,
         finite: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Update parameters, moments and gradients in place. This is a compilable function of tensors.
 
-        `step_size` and `correction` are lr_t / (1 - beta1^t) and 1 / (1 - beta2^t), 0-d float32. Returns the
-        L2 norms over all gradients before and after clipping.
+        `norms` and `parameter_norms` are L2 norms, (P,) float32. `step_size` and `correction` are
+        lr_t / (1 - beta1^t) and 1 / (1 - beta2^t), 0-d float32. Returns the L2 norms over all gradients
+        before and after clipping.
         """
         c = self.config
-        before, after = self._clip(parameters, gradients, finite)
+        limits = parameter_norms.clamp(min=c.agc_floor) * c.agc_clip
+        shrink = 1.0 / (norms / limits).clamp(min=1.0)
+        torch._foreach_mul_(gradients, list(shrink.unbind()))
+        is_blocked = ~finite
+        for gradient in gradients:
+            gradient.masked_fill_((gradient.abs() < self.TINY).logical_or_(is_blocked), 0.0)
         torch._foreach_mul_(mean_square, torch.where(finite, c.beta2, 1.0))
         torch._foreach_addcmul_(mean_square, gradients, gradients, 1.0 - c.beta2)
         scale = torch._foreach_mul(mean_square, correction)
@@ -160,20 +182,6 @@ class LaProp(Optimizer):
         for average, gradient in zip(momentum, gradients, strict=True):
             average.lerp_(gradient, share)
         torch._foreach_add_(parameters, torch._foreach_mul(momentum, -step_size))
-        return before, after
-
-    def _clip(
-        self, parameters: list[Tensor], gradients: list[Tensor], finite: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Clip in place and zero tiny gradients. Return the total norms before and after clipping."""
-        c = self.config
-        norms = torch.stack(torch._foreach_norm(gradients))
-        limits = torch.stack(torch._foreach_norm(parameters)).clamp(min=c.agc_floor) * c.agc_clip
-        shrink = 1.0 / (norms / limits).clamp(min=1.0)
-        torch._foreach_mul_(gradients, list(shrink.unbind()))
-        is_blocked = ~finite
-        for gradient in gradients:
-            gradient.masked_fill_((gradient.abs() < self.TINY).logical_or_(is_blocked), 0.0)
         return norms.square().sum().sqrt(), (norms * shrink).square().sum().sqrt()
 
     def state_dict(self) -> dict[str, Any]:

@@ -277,10 +277,11 @@ class DreamerWorkflow:
         # All ranks build the same graph, so averages over ranks are gradients and metrics of the whole batch.
         gradients = [p.grad for part in parts for p in self.optimizers[part].parameters if p.grad is not None]
         self.ranks.average_([*gradients, *metrics.values()])
-        norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
+        norms_of = {part: self.optimizers[part].gradient_norms() for part in parts}
+        norms = torch.cat([*norms_of.values()])
         finite = metrics["loss/total"].isfinite() & norms.isfinite().all()
         for part in parts:
-            applied = self.optimizers[part].step(finite=finite)
+            applied = self.optimizers[part].step(norms=norms_of[part], finite=finite)
             metrics |= {f"{part}/{name}": value for name, value in applied.items()}
         if controller:
             self.controller.update_slow_critic(finite)
