@@ -17,7 +17,8 @@ from .distributions import (
     unimix_log_probs,
     unimix_log_probs_of_parts,
 )
-from .layers import MLP, Linear, full_precision
+from .layers import MLP, Linear, full_precision, product_dtype
+from .rssm import LatentState
 
 # A small scale makes the initial policy nearly uniform (policy.outscale in dreamerv3's configs.yaml).
 ACTOR_OUTSCALE = 0.01
@@ -126,6 +127,16 @@ class Actor(nn.Module):
         """Draw noise for the policy's `sample`. `shape` is (*batch, actions), `axis` the batch axis."""
         draw = source.exponential if self.action.is_discrete else source.normal
         return draw(*shape, axis=axis)
+
+    def choose(
+        self,
+        deter: Float[Tensor, "batch deter"],
+        stoch: Float[Tensor, "batch stoch classes"],
+        noise: Float[Tensor, "batch actions"],
+    ) -> tuple[Float[Tensor, "batch feature"], Float[Tensor, "batch actions"]]:
+        """Return the state's feature in the dtype of products, and a sampled action. Compilable."""
+        feature = LatentState(deter, stoch).feature.to(product_dtype(deter))
+        return feature, self(feature).sample(noise)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Policy:
         """Return the policy's distribution at each state."""

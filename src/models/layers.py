@@ -72,10 +72,14 @@ class NormSiLU(nn.Module):
         return norm_silu(x, self.scale)
 
 
-def norm_silu(x: Float[Tensor, "*batch size"], scale: Float[Tensor, "size"]) -> Float[Tensor, "*batch size"]:
-    """Return `NormSiLU` of x for a given scale."""
+def norm_silu(
+    x: Float[Tensor, "*batch size"], scale: Float[Tensor, "*#rows size"]
+) -> Float[Tensor, "*batch size"]:
+    """Return `NormSiLU` of x for a given scale, or one scale for each row."""
     if not runs_on_cpu(x):
-        return F.silu(F.rms_norm(x.float(), scale.shape, scale, EPS).to(x.dtype))
+        shared = scale if scale.dim() == 1 else None
+        y = F.rms_norm(x.float(), scale.shape[-1:], shared, EPS)
+        return F.silu((y if shared is not None else y * scale).to(x.dtype))
     if torch.is_grad_enabled():
         return _NormSiLU.apply(x, scale)  # type: ignore[return-value]
     # This avoids the overhead of an autograd function (2 % of a policy step).
@@ -94,7 +98,7 @@ def _scaled_silu(x: Tensor, reciprocal: Tensor, scale: Tensor) -> Tensor:
 
 def _norm_silu_on_cpu(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return `NormSiLU` of x and the reciprocal root mean square of each row."""
-    if x.dtype == torch.float32 or _fits_in_cache(x):
+    if x.dtype == torch.float32 or scale.dim() > 1 or _fits_in_cache(x):
         wide = x.float()
         reciprocal = _reciprocal_rms(wide)
         return _scaled_silu(wide, reciprocal, scale).to(x.dtype), reciprocal
@@ -128,7 +132,7 @@ class _NormSiLU(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of the input and the scale."""
         x, scale, reciprocal = ctx.saved_tensors
-        if _fits_in_cache(x):
+        if _fits_in_cache(x) or scale.dim() > 1:
             return _NormSiLU.of_rows(x, reciprocal, gradients[0], scale)
         gradient, scale_gradient = x.new_empty(x.shape), torch.zeros_like(scale)
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
@@ -176,6 +180,23 @@ class Linear(nn.Linear):
         """Initialize the parameters. The base class calls this."""
         truncated_normal_(self.weight, self.in_features, self.outscale)
         nn.init.zeros_(self.bias)
+
+
+@contextmanager
+def converted_weights(dtype: torch.dtype, *modules: nn.Module) -> Iterator[None]:
+    """Convert the linear layers of modules once for all calls inside the block, without gradients.
+
+    Compiled functions would otherwise convert them in every call, because autocast has no cache there.
+    """
+    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)]
+    kept = [(layer, name, getattr(layer, name)) for layer in layers for name in ("weight", "bias")]
+    try:
+        for layer, name, parameter in kept:
+            setattr(layer, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
+        yield
+    finally:
+        for layer, name, parameter in kept:
+            setattr(layer, name, parameter)
 
 
 class BlockLinear(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .config import ModelConfig
 from .distributions import Noise, sample_onehot, straight_through, unimix_probs
 from .layers import MLP, BlockLinear, Linear, NormSiLU, norm_silu, product_dtype, truncated_normal_
-from .scan import Scan
+from .scan import Scan, stack_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +94,23 @@ class BlockGRU(nn.Module):
         return recurrent, action
 
     def weights(self, recurrent: Tensor) -> tuple[Tensor, ...]:
-        """Return the weights of a step, (D, U), (S C, U), `recurrent` and (G, D/G, 3D/G)."""
-        return self.deter_in[0].weight.t(), self.stoch_in[0].weight.t(), recurrent, self.gates.weight  # pyright: ignore
+        """Return the weights of a step, (S C, U), `recurrent` and (G, D/G, 3D/G)."""
+        return self.stoch_in[0].weight.t(), recurrent, self.gates.weight  # pyright: ignore
 
     def added(self, action_input: Float[Tensor, "*batch deter"]) -> tuple[Tensor, ...]:
-        """Return the terms added to a step's products: biases, and the action's part (G, *, B, D/G)."""
-        blocks = action_input.view(*action_input.shape[:-1], self.blocks, self.width).movedim(-2, 0)
-        biases = self.gates.bias.view(self.blocks, 1, -1)
-        return self.deter_in[0].bias, self.stoch_in[0].bias, blocks, biases  # pyright: ignore
+        """Return the terms added to a step's products: biases, and the action's part (*, G, D/G)."""
+        of_action = action_input.unflatten(-1, (self.blocks, self.width))
+        return self.stoch_in[0].bias, of_action, self.gates.bias.view(self.blocks, -1)  # pyright: ignore
 
-    def scales(self) -> tuple[Tensor, ...]:
-        """Return the scales of a step's norms: (U,), (U,) and (D,)."""
-        return self.deter_in[1].scale, self.stoch_in[1].scale, self.mix_norm.scale  # pyright: ignore
+    def vectors(self) -> tuple[Tensor, ...]:
+        """Return the bias of `deter_in` and the scales of a step's norms: (U,), (U,), (U,) and (D,)."""
+        inputs = self.deter_in[0].bias, self.deter_in[1].scale, self.stoch_in[1].scale
+        return *inputs, self.mix_norm.scale  # pyright: ignore
+
+    @property
+    def deter_weight(self) -> Float[Tensor, "hidden deter"]:
+        """The weight of `deter_in`."""
+        return self.deter_in[0].weight  # pyright: ignore
 
     def action_input(
         self, action: Float[Tensor, "*batch action"], weight: Float[Tensor, "blocks hidden width"]
@@ -119,30 +124,42 @@ class BlockGRU(nn.Module):
     def forward(
         self,
         deter: Float[Tensor, "batch deter"],
+        projection: Float[Tensor, "batch hidden"],
         stoch: Float[Tensor, "batch flat"],
         added: Sequence[Tensor],
-        scales: Sequence[Tensor],
+        vectors: Sequence[Tensor],
         weights: Sequence[Tensor],
-    ) -> tuple[Float[Tensor, "batch deter"], list[Tensor]]:
-        """Return the next recurrent state and the input of each product.
+    ) -> tuple[Float[Tensor, "batch blocks width"], list[Tensor]]:
+        """Return the blocks of the next recurrent state and the inputs of the last two products.
 
-        `added`, `scales` and `weights` are the results of the methods with these names, or a `Scan` of them.
+        `projection` is the product of `deter` and `deter_weight`. The caller computes it, because the next
+        operator on a new state is another product, and both can be one. `added`, `vectors` and `weights`
+        are the results of the methods with these names, or a `Scan` of them.
         """
         dtype = weights[0].dtype
-        inputs = [deter.to(dtype), stoch.to(dtype)]
-        first = zip(added, inputs, weights, scales, strict=False)
-        shared = torch.cat([norm_silu(torch.addmm(*affine), scale) for *affine, scale in first], -1)
-        # Block products are (G, B, ...), and all other tensors are (B, G, ...). This is cheaper than copying.
+        shared = [
+            norm_silu(vectors[0] + projection, vectors[1]).to(dtype),
+            norm_silu(affine(stoch.to(dtype), weights[0], added[0]), vectors[2]).to(dtype),
+        ]
         own = deter.unflatten(-1, (self.blocks, self.width))
-        joined = torch.cat([own.to(dtype), shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
-        mixed = torch.baddbmm(added[2], joined.transpose(0, 1), weights[2]).transpose(0, 1)
-        hidden = norm_silu(mixed.flatten(1), scales[2])
-        gates = torch.baddbmm(added[3], hidden.view_as(own).transpose(0, 1), weights[3])
+        shared = [x.unsqueeze(1).expand(-1, self.blocks, -1) for x in shared]
+        joined = torch.cat([own.to(dtype), *shared], -1)
+        mixed = affine(joined, weights[1], added[1])
+        hidden = norm_silu(mixed.flatten(1), vectors[3]).to(dtype).view_as(own)
         # The outputs of each block are ordered as reset, candidate and update.
-        reset, candidate, update = gates.chunk(3, -1)
-        candidate = (reset.sigmoid() * candidate).tanh().transpose(0, 1).float()
-        update = (update - 1.0).sigmoid().transpose(0, 1).float()
-        return torch.lerp(own, candidate, update).flatten(1), [*inputs, joined, hidden]
+        reset, candidate, update = affine(hidden, weights[2], added[2]).chunk(3, -1)
+        candidate = (reset.sigmoid() * candidate).tanh()
+        return torch.lerp(own, candidate, (update - 1.0).sigmoid()), [joined, hidden]
+
+
+def affine(x: Tensor, weight: Tensor, added: Tensor) -> Tensor:
+    """Return x W + b in float32. The weight is dense, (I, O), or block-diagonal, (G, I, O), for (B, G, I).
+
+    `torch.addmm` would first copy b, (B, O), to its result. A compiler merges this sum with what follows.
+    """
+    if weight.dim() == 2:
+        return added + torch.mm(x, weight).float()
+    return added + torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).float()
 
 
 class RSSM(nn.Module):
@@ -216,26 +233,38 @@ class RSSM(nn.Module):
             [self.config.deter, tokens.shape[-1]], dim=1
         )
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias).transpose(0, 1)
+        # A new state is the input of the posterior and, if there is one, of the next step: one product.
+        joint = deter_weight
+        if time > 1:
+            joint = torch.cat([deter_weight, core.deter_weight])
+            token_inputs = F.pad(token_inputs, (0, self.config.hidden))
         scan = Scan(
-            weights=(*core.weights(recurrent), self.posterior_out.weight.t(), deter_weight.t()),
+            weights=(*core.weights(recurrent), self.posterior_out.weight.t(), joint.t()),
             added=(*core.added(action_inputs), self.posterior_out.bias, token_inputs),
-            scales=(*core.scales(), self.posterior_norm.scale),
+            vectors=(*core.vectors(), self.posterior_norm.scale),
             steps=time,
             rows=batch,
             dtype=product_dtype(tokens),
         )
-        states: list[LatentState] = []
-        logits: list[Tensor] = []
-        steps = zip(keep.unbind(1), latent_noise.unbind(1), scan.steps(), strict=True)
-        for keep_t, noise_t, (added, scales) in steps:
-            deter, stoch, logits_t, inputs = self.observe_step(
-                state.deter, state.stoch, keep_t, noise_t, added, scales, scan.weights
+        columns: list[list[Tensor]] = [[], [], []]
+        first, *following = F.pad(keep, (0, 0, 0, 1), value=1.0).unbind(1)
+        deter, stoch = state.deter * first, (state.flat_stoch * first).to(scan.weights[0].dtype)
+        projection = F.linear(deter, core.deter_weight).float()
+        if torch.is_grad_enabled():
+            # All steps then have gradients for all inputs, so a compiler needs only one version of the step.
+            deter, stoch = deter.requires_grad_(), stoch.requires_grad_()
+        steps = zip(following, latent_noise.unbind(1), scan.steps(), strict=True)
+        for keep_next, noise, (added, vectors) in steps:
+            outputs, next_inputs, inputs = self.observe_step(
+                deter, projection, stoch, keep_next, noise, added, vectors, scan.weights
             )
-            scan.keep([*inputs, deter.detach()])
-            state = LatentState(deter, stoch)
-            states.append(state)
-            logits.append(logits_t)
-        posterior, posterior_logits = LatentState.stack(states, 1), torch.stack(logits, 1)
+            scan.keep([stoch.detach(), *inputs, outputs[0].detach()])
+            deter, projection, stoch = next_inputs
+            for column, x in zip(columns, outputs, strict=True):
+                column.append(x)
+        posterior_deter, posterior_stoch, posterior_logits = (stack_steps(column) for column in columns)
+        state = LatentState(columns[0][-1], columns[1][-1])
+        posterior = LatentState(posterior_deter, posterior_stoch)
         prior_logits = self.prior_logits(posterior.deter) if compute_prior else posterior_logits[:, :0]
         if detach_posteriors:
             state, posterior = state.detach(), posterior.detach()
@@ -247,47 +276,73 @@ class RSSM(nn.Module):
     def observe_step(
         self,
         deter: Float[Tensor, "batch deter"],
-        stoch: Float[Tensor, "batch stoch classes"],
-        keep: Float[Tensor, "batch 1"],
+        projection: Float[Tensor, "batch hidden"],
+        stoch: Float[Tensor, "batch flat"],
+        keep_next: Float[Tensor, "batch 1"],
         latent_noise: Float[Tensor, "batch stoch classes"],
         added: Sequence[Tensor],
-        scales: Sequence[Tensor],
+        vectors: Sequence[Tensor],
         weights: Sequence[Tensor],
-    ) -> tuple[
-        Float[Tensor, "batch deter"],
-        Float[Tensor, "batch stoch classes"],
-        Float[Tensor, "batch stoch classes"],
-        list[Tensor],
-    ]:
-        """Return the state and logits after one observation, and the detached inputs of the products.
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor], list[Tensor]]:
+        """Take one step with an observation. This is a compilable function of tensors.
 
-        This is a compilable function of tensors. `keep` is 0 where an episode starts and 1 elsewhere.
-        `added`, `scales` and `weights` belong to the core, then to the output and the input layer of the
-        posterior. `added` contains the contributions of action and token. The input layer reads the
-        returned deter, which is therefore not among the returned inputs.
+        `added`, `vectors` and `weights` belong to the core, then to the posterior. `added` contains the
+        contributions of action and token. The last weight belongs to the posterior's input layer and, unless
+        there is no next step, to the next `projection`.
+
+        Args:
+            deter: Recurrent state before the step, or zeros where an episode starts.
+            projection: See `BlockGRU.forward`.
+            stoch: Samples before the step in the dtype of products, or zeros where an episode starts.
+            keep_next: 0 where the next step starts an episode, and 1 elsewhere. A compiler merges this mask
+                with the last operators of this step.
+            latent_noise: Exp(1) noise.
+            added: Terms of the products.
+            vectors: Biases and scales.
+            weights: Weights of the products.
+
+        Returns:
+            The state after the step and its logits, (B, D), (B, S, C) and (B, S, C); `deter`, `projection`
+            and `stoch` of the next step; the detached inputs of all products but the first, which reads
+            `stoch`, and the last, which reads the new state.
         """
-        deter, inputs = self.core(deter * keep, stoch.flatten(-2) * keep, added, scales, weights)
-        hidden = torch.addmm(added[-1], deter.to(weights[-1].dtype), weights[-1])
-        inputs.append(norm_silu(hidden, scales[-1]))
-        logits = self._split(torch.addmm(added[-2], inputs[-1], weights[-2]))
-        stoch = straight_through(unimix_probs(logits, self.config.latent_unimix), latent_noise)
-        return deter, stoch, logits, [x.detach() for x in inputs]
+        dtype = weights[-1].dtype
+        blocks, inputs = self.core(deter, projection, stoch, added, vectors, weights)
+        # Operators on blocks are merged into one kernel with those of the gates.
+        hidden = affine(blocks.to(dtype).flatten(1), weights[-1], added[-1])
+        hidden, projection = hidden.tensor_split([self.config.hidden], -1)
+        inputs.append(norm_silu(hidden, vectors[-1]).to(dtype))
+        logits = self._split(affine(inputs[-1], weights[-2], added[-2]))
+        sample = straight_through(unimix_probs(logits, self.config.latent_unimix), latent_noise)
+        following = (
+            (blocks * keep_next.unsqueeze(-1)).flatten(1),
+            projection * keep_next,
+            (sample.flatten(-2) * keep_next).to(dtype),
+        )
+        return (blocks.flatten(1), sample, logits), following, [x.detach() for x in inputs]
 
     def imagine_step(
         self,
         deter: Float[Tensor, "batch deter"],
         stoch: Float[Tensor, "batch stoch classes"],
-        action_input: Float[Tensor, "batch deter"],
+        action: Float[Tensor, "batch _"],
         latent_noise: Float[Tensor, "batch stoch classes"],
         weights: Sequence[Tensor],
+        table: Float[Tensor, "actions deter"] | None = None,
     ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
-        """Return the state that the prior predicts after an action. `weights` belong to the core."""
+        """Return the state that the prior predicts after an action.
+
+        `weights` belong to the core, followed by its transposed `deter_weight`. `action` is one-hot if there
+        is a `table` of the contributions of all actions. Otherwise, it is the action's contribution, (B, D).
+        """
         core, dtype = self.core, weights[0].dtype
-        added = [x.to(dtype) for x in core.added(action_input)]
-        deter, _ = core(deter, stoch.flatten(-2), added, core.scales(), weights)
-        return deter, sample_onehot(
-            unimix_probs(self.prior_logits(deter), self.config.latent_unimix), latent_noise
+        action_input = action if table is None else F.embedding(action.argmax(-1), table)
+        projection = torch.mm(deter.to(dtype), weights[-1]).float()
+        blocks, _ = core(
+            deter, projection, stoch.flatten(-2), core.added(action_input), core.vectors(), weights
         )
+        logits = self.prior_logits(blocks.to(dtype).flatten(1))
+        return blocks.flatten(1), sample_onehot(unimix_probs(logits, self.config.latent_unimix), latent_noise)
 
     def prior_logits(self, deter: Float[Tensor, "*batch deter"]) -> Float[Tensor, "*batch stoch classes"]:
         """Return the logits of the latents, as predicted without the observation."""
@@ -306,22 +361,20 @@ class RSSM(nn.Module):
             state: Start states, (B, ...).
             policy: Returns the action for a step index and a state.
             latent_noise: Exp(1) noise of the latents of H transitions.
-            is_onehot: Whether actions are one-hot. Their A possible contributions are then precomputed.
+            is_onehot: Whether actions are one-hot, without gradients. Their A possible contributions are then
+                precomputed.
         """
         dtype = product_dtype(state.deter)
         recurrent, action_weight = self.core.split_weights()
-        weights = [weight.to(dtype) for weight in self.core.weights(recurrent)]
+        weights = [x.to(dtype) for x in (*self.core.weights(recurrent), self.core.deter_weight.t())]
         every_action = torch.eye(self.core.action_size, device=state.deter.device)
         table = self.core.action_input(every_action, action_weight) if is_onehot else None
         states, actions = [state], []
         for step in range(len(latent_noise)):
             action = policy(step, state)
-            if table is None:
-                action_input = self.core.action_input(action, action_weight)
-            else:
-                action_input = torch.mm(action, table)
+            given = action if table is not None else self.core.action_input(action, action_weight)
             state = LatentState(
-                *self.imagine_step(state.deter, state.stoch, action_input, latent_noise[step], weights)
+                *self.imagine_step(state.deter, state.stoch, given, latent_noise[step], weights, table)
             )
             states.append(state)
             actions.append(action)

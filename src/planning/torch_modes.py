@@ -217,18 +217,19 @@ class _FusedNorm(torch.autograd.Function):
     """RMSNorm with one kernel per direction. Shapes and saved tensors are correct, but the values are not."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
         """Save the input, the weight and the root mean square of each row."""
         rows = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
         ctx.save_for_backward(x, weight, rows)
         return torch.empty_like(x, memory_format=torch.contiguous_format)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return gradients with the shapes of the input and the weight."""
         x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(weight)
+        of_weight = None if weight is None else torch.empty_like(weight)
+        return torch.empty_like(x, memory_format=torch.contiguous_format), of_weight
 
 
-def _rms_norm(x: Tensor, shape: Any, weight: Tensor, eps: float | None = None) -> Tensor:
+def _rms_norm(x: Tensor, shape: Any, weight: Tensor | None, eps: float | None = None) -> Tensor:
     return _FusedNorm.apply(x.contiguous(), weight)  # type: ignore[return-value]

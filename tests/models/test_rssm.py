@@ -49,9 +49,11 @@ def test_a_step_equals_every_block_reading_its_own_concatenation() -> None:
     state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
     recurrent, action_weight = core.split_weights()
     added, weights = core.added(core.action_input(action, action_weight)), core.weights(recurrent)
-    fast, _ = core(state.deter, state.flat_stoch, added, core.scales(), weights)
+    fast, _ = core(
+        state.deter, state.deter @ core.deter_weight.t(), state.flat_stoch, added, core.vectors(), weights
+    )
     plain = plain_step(core, state.deter, state.flat_stoch, action)
-    torch.testing.assert_close(fast.double(), plain, atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(fast.flatten(1).double(), plain, atol=2e-6, rtol=1e-5)
     assert float((plain.detach() - state.deter).abs().max()) > 0.1
 
 
@@ -62,8 +64,10 @@ def test_a_step_has_the_gradients_of_the_plain_form() -> None:
     direction, names = torch.randn(BATCH, TINY.deter), [name for name, _ in core.named_parameters()]
     recurrent, action_weight = core.split_weights()
     added, weights = core.added(core.action_input(action, action_weight)), core.weights(recurrent)
-    fast, _ = core(state.deter, state.flat_stoch, added, core.scales(), weights)
-    ours = torch.autograd.grad((fast * direction).sum(), list(core.parameters()))
+    fast, _ = core(
+        state.deter, state.deter @ core.deter_weight.t(), state.flat_stoch, added, core.vectors(), weights
+    )
+    ours = torch.autograd.grad((fast.flatten(1) * direction).sum(), list(core.parameters()))
     plain = plain_step(core, state.deter, state.flat_stoch, action)
     theirs = torch.autograd.grad((plain * direction).sum(), list(core.parameters()))
     for name, a, b in zip(names, ours, theirs, strict=True):

@@ -71,6 +71,9 @@ def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_state
     for i in range(length - 1):
         added = core.added(core.action_input(actions[i : i + 1], action_weight))
         state = states.select(slice(i, i + 1))
-        one, _ = core(state.deter, state.flat_stoch, added, core.scales(), core.weights(recurrent))
-        torch.testing.assert_close(once.deter[i : i + 1], one)
+        projection = state.deter @ core.deter_weight.t()
+        one, _ = core(
+            state.deter, projection, state.flat_stoch, added, core.vectors(), core.weights(recurrent)
+        )
+        torch.testing.assert_close(once.deter[i : i + 1], one.flatten(1))
     assert torch.equal(imagine_along(model, states, actions, 0, noise).deter, states.deter)

@@ -30,6 +30,7 @@ class CompiledDreamer(DreamerWorkflow):
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
             (self.world_model, "predict"),
+            (self.controller.actor, "choose"),
             (self.controller.actor, "forward"),
         ]
 

@@ -15,7 +15,9 @@ from ...models import (
     Policy,
     ReturnNormalizer,
     TwoHotHead,
+    converted_weights,
     lambda_return,
+    product_dtype,
 )
 from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import ActionSpec
@@ -31,7 +33,7 @@ class ImaginedTrajectory:
     """
 
     feature: Tensor
-    """Features (H + 1, N, F) of the start states and the H states after them."""
+    """Features (H + 1, N, F) of the start states and the H states after them, in the dtype of products."""
 
     action: Tensor
     """Action (H, N, A) chosen in state i. It leads to state i + 1."""
@@ -55,13 +57,15 @@ def imagine(
     features: list[Tensor] = []
 
     def act(step: int, state: LatentState) -> Tensor:
-        features.append(state.feature)
-        return actor(features[-1]).sample(action_noise[step])
+        feature, action = actor.choose(state.deter, state.stoch, action_noise[step])
+        features.append(feature)
+        return action
 
-    rssm = world_model.rssm
+    rssm, dtype = world_model.rssm, product_dtype(start.deter)
     latent_noise = rssm.noise(noise, horizon, start.deter.shape[0], axis=1)
-    states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.action.is_onehot)
-    feature = torch.stack([*features, states[-1].feature])
+    with converted_weights(dtype, actor, rssm.prior):
+        states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.action.is_onehot)
+    feature = torch.stack([*features, states[-1].feature.to(dtype)])
     # A second forward pass over all steps is cheaper than H separate backward passes.
     with torch.enable_grad():
         policy = actor(feature[:-1])
