@@ -72,7 +72,12 @@ class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
     """Dreamer with CUDA graphs of compiled kernels, 40 % fewer than eager ones (docs/performance.md, H100).
 
     Launch overhead dominates small kernels, so everything except convolutions and large products is compiled.
+    Unless kernels must be deterministic, the first update measures which convolution kernels are fastest.
     """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
     def parts(self) -> list[tuple[Any, str]]:
         """Return the owner and the name of each method to compile in an update."""
