@@ -66,6 +66,8 @@ def main() -> None:
         parameters=workflow.num_parameters,
         compile=config.compile.value,
         warm_up_s=time.perf_counter() - start,
+        peak_mib=torch.cuda.max_memory_allocated() / 2**20,
+        peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20,
         warnings=kept.lines,
     )
     server.run(lambda: workflow.update(batch))
