@@ -76,7 +76,7 @@ class Downsample(nn.Module):
 
 
 class _Largest(torch.autograd.Function):
-    """The maximum over the last axis but one, as max-pooling: the first of equal numbers has the gradient.
+    """The largest of four numbers on the last axis but one. The first of equal numbers has the gradient.
 
     The backward pass reads one byte per maximum instead of the input.
     """
@@ -84,14 +84,13 @@ class _Largest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         largest, index = x.max(-2)
-        ctx.count = x.shape[-2]
         ctx.save_for_backward(index.to(torch.uint8))
         return largest
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         [index] = ctx.saved_tensors
-        places = torch.arange(ctx.count, dtype=torch.uint8, device=index.device).unsqueeze(-1)
+        places = torch.arange(len(PARITIES), dtype=torch.uint8, device=index.device).unsqueeze(-1)
         return torch.where(index.unsqueeze(-2) == places, gradients[0].unsqueeze(-2), 0.0)
 
 

@@ -52,6 +52,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     warnings.filterwarnings("ignore", module=r"torch\._inductor")
     # The compiler reads `.grad` of every input.
     warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")
+    # The compiler creates an object of each autograd function.
+    warnings.filterwarnings("ignore", r".*Function'> should not be instantiated", DeprecationWarning)
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     fast, is_possible = _compile(function), True

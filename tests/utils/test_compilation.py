@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,3 +78,20 @@ def test_a_file_where_the_compiler_wants_its_folder_is_one_sentence(variable: st
         f"error: torch's compiler cannot create its folder {taken}: File exists. Set TORCHINDUCTOR_CACHE_DIR "
         "(or TMPDIR, its default location) to a writable folder.\n"
     )
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return 2 * gradients[0]
+
+
+def test_an_autograd_function_is_compiled_without_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.ones(3, requires_grad=True)
+    compiled(lambda x: Doubled.apply(x) + 1)(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2, 2, 2]
+    assert "torch.compile failed" not in caplog.text
