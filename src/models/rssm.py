@@ -13,7 +13,16 @@ from torch.nn import functional as F
 
 from .config import ModelConfig
 from .distributions import Noise, sample_onehot, straight_through, unimix_probs
-from .layers import MLP, BlockLinear, Linear, NormSiLU, norm_silu, product_dtype, truncated_normal_
+from .layers import (
+    MLP,
+    BlockLinear,
+    Linear,
+    NormSiLU,
+    norm_silu,
+    product_dtype,
+    runs_on_cpu,
+    truncated_normal_,
+)
 from .scan import Scan, stack_steps
 
 
@@ -155,11 +164,17 @@ class BlockGRU(nn.Module):
 def affine(x: Tensor, weight: Tensor, added: Tensor) -> Tensor:
     """Return x W + b in float32. The weight is dense, (I, O), or block-diagonal, (G, I, O), for (B, G, I).
 
-    `torch.addmm` would first copy b, (B, O), to its result. A compiler merges this sum with what follows.
+    On a GPU, `torch.addmm` would first copy b, (B, O), to its result. A compiler merges a separate sum with
+    the next operators.
     """
-    if weight.dim() == 2:
-        return added + torch.mm(x, weight).float()
-    return added + torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).float()
+    is_dense = weight.dim() == 2
+    if not is_dense:
+        x, added = x.transpose(0, 1), added.expand(*x.shape[:-1], -1).transpose(0, 1)
+    if runs_on_cpu(x):
+        y = (torch.addmm if is_dense else torch.baddbmm)(added, x, weight).float()
+    else:
+        y = (torch.mm if is_dense else torch.bmm)(x, weight).float() + added
+    return y if is_dense else y.transpose(0, 1)
 
 
 class RSSM(nn.Module):
@@ -247,7 +262,8 @@ class RSSM(nn.Module):
             dtype=product_dtype(tokens),
         )
         columns: list[list[Tensor]] = [[], [], []]
-        first, *following = F.pad(keep, (0, 0, 0, 1), value=1.0).unbind(1)
+        masks = F.pad(keep, (0, 0, 0, 1), value=1.0).unbind(1) if time > 1 else (keep[:, 0], None)
+        first, *following = masks
         deter, stoch = state.deter * first, (state.flat_stoch * first).to(scan.weights[0].dtype)
         projection = F.linear(deter, core.deter_weight).float()
         if torch.is_grad_enabled():
@@ -278,7 +294,7 @@ class RSSM(nn.Module):
         deter: Float[Tensor, "batch deter"],
         projection: Float[Tensor, "batch hidden"],
         stoch: Float[Tensor, "batch flat"],
-        keep_next: Float[Tensor, "batch 1"],
+        keep_next: Float[Tensor, "batch 1"] | None,
         latent_noise: Float[Tensor, "batch stoch classes"],
         added: Sequence[Tensor],
         vectors: Sequence[Tensor],
@@ -288,14 +304,14 @@ class RSSM(nn.Module):
 
         `added`, `vectors` and `weights` belong to the core, then to the posterior. `added` contains the
         contributions of action and token. The last weight belongs to the posterior's input layer and, unless
-        there is no next step, to the next `projection`.
+        `keep_next` is `None`, to the next `projection`.
 
         Args:
             deter: Recurrent state before the step, or zeros where an episode starts.
             projection: See `BlockGRU.forward`.
             stoch: Samples before the step in the dtype of products, or zeros where an episode starts.
             keep_next: 0 where the next step starts an episode, and 1 elsewhere. A compiler merges this mask
-                with the last operators of this step.
+                with the last operators of this step. `None` without a next step.
             latent_noise: Exp(1) noise.
             added: Terms of the products.
             vectors: Biases and scales.
@@ -303,22 +319,23 @@ class RSSM(nn.Module):
 
         Returns:
             The state after the step and its logits, (B, D), (B, S, C) and (B, S, C); `deter`, `projection`
-            and `stoch` of the next step; the detached inputs of all products but the first, which reads
-            `stoch`, and the last, which reads the new state.
+            and `stoch` of the next step, or those of this one; the detached inputs of all products but the
+            first, which reads `stoch`, and the last, which reads the new state.
         """
         dtype = weights[-1].dtype
         blocks, inputs = self.core(deter, projection, stoch, added, vectors, weights)
-        # Operators on blocks are merged into one kernel with those of the gates.
         hidden = affine(blocks.to(dtype).flatten(1), weights[-1], added[-1])
-        hidden, projection = hidden.tensor_split([self.config.hidden], -1)
+        following = deter, projection, stoch
+        if keep_next is not None:
+            hidden, projection = hidden.split(self.config.hidden, -1)
         inputs.append(norm_silu(hidden, vectors[-1]).to(dtype))
         logits = self._split(affine(inputs[-1], weights[-2], added[-2]))
         sample = straight_through(unimix_probs(logits, self.config.latent_unimix), latent_noise)
-        following = (
-            (blocks * keep_next.unsqueeze(-1)).flatten(1),
-            projection * keep_next,
-            (sample.flatten(-2) * keep_next).to(dtype),
-        )
+        if keep_next is not None:
+            # A product with blocks is merged into the kernel of the gates.
+            next_deter = (blocks * keep_next.unsqueeze(-1)).flatten(1)
+            next_stoch = (sample.flatten(-2) * keep_next).to(dtype)
+            following = next_deter, projection * keep_next, next_stoch
         return (blocks.flatten(1), sample, logits), following, [x.detach() for x in inputs]
 
     def imagine_step(

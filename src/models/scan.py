@@ -111,7 +111,7 @@ class _Tap(torch.autograd.Function):
 
 def stack_steps(steps: Sequence[Tensor]) -> Tensor:
     """Stack T tensors (B, ...) to (B, T, ...). One copy makes all T gradients contiguous."""
-    result: Any = _Stack.apply(*steps)
+    result: Any = _Stack.apply(*steps) if torch.is_grad_enabled() else torch.stack(steps, 1)  # pyright: ignore
     return result
 
 

@@ -61,6 +61,15 @@ def test_the_gradients_are_those_of_plain_autograd(monkeypatch: pytest.MonkeyPat
         assert ours[name].stride() == expected.stride() or name in ("tokens", "action"), name
 
 
+def test_operators_of_a_gpu_have_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_cpu = gradients(monkeypatch, Scan)
+    for module in ("rssm", "layers"):
+        monkeypatch.setattr(f"reverie.models.{module}.runs_on_cpu", lambda _: False)
+    # The constant of the CPU's norm is rounded to float32.
+    for name, gradient in gradients(monkeypatch, Scan).items():
+        assert float((gradient - of_cpu[name]).norm() / of_cpu[name].norm()) < 1e-8, name
+
+
 def test_a_weight_is_multiplied_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     products = {}
     for kind in (Scan, PlainScan):
