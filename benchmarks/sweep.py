@@ -33,8 +33,7 @@ from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.utils.durable_io import read_json, reading, replace_file
 from reverie.utils.errors import UserError, exit_on_user_error, require_range
-from reverie.utils.logging.json_lines import read_lines
-from reverie.utils.logging.writer import METRICS_FILE
+from reverie.utils.logging.json_lines import METRICS_FILE, read_lines
 from reverie.utils.units import count_text
 
 RESULTS = "sweep.json"

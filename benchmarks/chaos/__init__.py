@@ -27,7 +27,7 @@ from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.fingerprint import fingerprint
 from reverie.utils.durable_io import UNFINISHED
 from reverie.utils.errors import UserError, exit_on_user_error, require_range
-from reverie.utils.logging.writer import METRICS_FILE
+from reverie.utils.logging.json_lines import METRICS_FILE
 from reverie.utils.ranks import RANK_EXIT_CODE
 from reverie.utils.units import count_text
 

@@ -28,8 +28,7 @@ from reverie.config.schema import Compile, TrainConfig
 from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from reverie.utils.durable_io import fsync_dir, parse_json, read_json, replace_file, replacing, write_file
 from reverie.utils.errors import UserError
-from reverie.utils.logging.json_lines import COMPRESSED, read_lines
-from reverie.utils.logging.writer import METRICS_FILE
+from reverie.utils.logging.json_lines import COMPRESSED, METRICS_FILE, read_lines
 
 RUN_FILE = "run.json"
 EVALUATION_FILE = "evaluation.json"

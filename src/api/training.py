@@ -24,8 +24,8 @@ from ..config.schema import TrainConfig
 from ..orchestration.signals import Signals
 from ..planning import Preflight
 from ..utils.errors import UserError, require_posix
-from ..utils.logging.json_lines import read_lines, stored_log
-from ..utils.logging.writer import METRICS_FILE, OnLine
+from ..utils.logging.json_lines import METRICS_FILE, read_lines, stored_log
+from ..utils.logging.writer import OnLine
 from .agent import Agent, load
 from .environments import EnvLike, registered_limit, suite_and_id
 

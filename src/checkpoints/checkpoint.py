@@ -27,8 +27,7 @@ from ..buffers import REPLAY_FILES
 from ..utils import durable_io
 from ..utils.durable_io import MALFORMED, UNFINISHED, Damaged, FileRecord
 from ..utils.errors import UserError, printable
-from ..utils.logging.json_lines import COMPRESSED
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import COMPRESSED, METRICS_FILE
 from ..utils.state_files import check_finite, load_state, save_state
 
 # Loading an agent must not import the replay buffer.

@@ -25,7 +25,7 @@ from ..config.schema import CheckpointConfig
 from ..utils import durable_io
 from ..utils.durable_io import MALFORMED, UNFINISHED, Damaged, FileRecord
 from ..utils.errors import UserError
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import METRICS_FILE
 from ..utils.remote_urls import URL_SEPARATOR, check_url, describe_error, redact_url, require_protocol
 from ..utils.side_thread import call_with_timeout
 from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, list_checkpoints, newest_whole

@@ -19,8 +19,7 @@ from ..config.schema import TrainConfig
 from ..utils.durable_io import read_regular, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging.config import ProgressMode, WandbMode
-from ..utils.logging.json_lines import read_lines
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import METRICS_FILE, read_lines
 from ..utils.ranks import Ranks
 from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
 from .run_folder import checkpoint_of, create_run_folder, load_run

@@ -21,8 +21,7 @@ from ..checkpoints.shards import RANKS
 from ..config.saved import read_config
 from ..config.schema import leaves
 from ..utils.errors import UserError, did_you_mean, printable
-from ..utils.logging.json_lines import COMPRESSED, read_lines
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import COMPRESSED, METRICS_FILE, read_lines
 from ..utils.statistics import LEAST_SEEDS
 from ..utils.units import count_text
 

@@ -22,8 +22,7 @@ from ..orchestration.recipes import recipe_of
 from ..planning import Preflight, check_run
 from ..planning.suggestions import Compose
 from ..utils.errors import UserError
-from ..utils.logging.json_lines import read_lines, stored_log
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import METRICS_FILE, read_lines, stored_log
 from ..utils.process_group import started_ranks
 from ..utils.remote_urls import URL_SEPARATOR
 from .comparison import RETURN_TAGS

@@ -22,8 +22,7 @@ from ..config.schema import Device
 from ..orchestration.dreamer.recipe import share_of
 from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, exit_on_user_error
-from ..utils.logging.json_lines import read_lines
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import METRICS_FILE, read_lines
 
 NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
 """Prefixes of tags with irreproducible values, such as timings and memory."""

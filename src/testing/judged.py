@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import TrainConfig
-from ..utils.logging.json_lines import read_lines
-from ..utils.logging.writer import METRICS_FILE
+from ..utils.logging.json_lines import METRICS_FILE, read_lines
 from ..utils.units import count_text
 
 AT_REST = (TrendClass.flat, TrendClass.plateauing)

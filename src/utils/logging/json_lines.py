@@ -13,6 +13,7 @@ import zstandard
 from ..durable_io import MALFORMED, open_regular, parse_json, reading, replace_file, writing
 from ..errors import UserError
 
+METRICS_FILE = "metrics.jsonl"
 COMPRESSED = ".zst"
 """Suffix of a log that `zstd` compressed. It is read if the log itself is missing."""
 _LINE_BYTES = 2**20

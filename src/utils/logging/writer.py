@@ -15,9 +15,8 @@ from ..environment_variables import environment_variables
 from ..errors import UserError, first_line
 from ..video import encode_animation, encode_image, upscale
 from .config import WandbMode
-from .json_lines import JsonLines
+from .json_lines import METRICS_FILE, JsonLines
 
-METRICS_FILE = "metrics.jsonl"
 # These options disable W&B's own statistics, code upload and output.
 _QUIET: dict[str, Any] = dict.fromkeys(
     ("disable_code", "disable_git", "silent", "x_disable_meta", "x_disable_stats"), True
