@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch._dynamo.config as dynamo
+import torch._inductor.async_compile as async_compile
 import torch._inductor.config as inductor
 
 from reverie.utils.compilation import Compilations, compiled, why_not_compiled
@@ -21,7 +22,7 @@ def test_compiled_steps_do_as_the_written_ones_and_what_cannot_be_compiled_runs_
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    for name in ("observe_step", "imagine_step", "predict", "forward", "policy_on_tensors"):
+    for name in ("observe_step", "imagine_step", "predict", "choose", "forward", "policy_on_tensors"):
         assert ended.stderr.count(f"torch.compile failed for {name}, falling back to eager: ") == 1
 
 
@@ -48,6 +49,18 @@ def test_what_is_compiled_late_is_counted_and_warned_of(caplog: pytest.LogCaptur
     assert (compilations.count, compilations.late_count) == (2, 1)
     assert "(did shapes change?)" in caplog.text
     assert compilations.tags()["debug/compile/recompilations"] == 1.0
+
+
+@needs_compiler
+def test_every_settling_ends_the_processes_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[None] = []
+    monkeypatch.setattr(async_compile, "shutdown_compile_workers", lambda: ended.append(None))
+    compilations = Compilations(lambda _: None)
+    # A recompilation between two updates starts new processes.
+    for count in (1, 2):
+        compilations.settle()
+        assert len(ended) == count
+    compilations.close()
 
 
 def test_what_is_missing_for_compiling_is_told() -> None:
