@@ -173,7 +173,8 @@ def started(asked: argparse.Namespace, pool: ThreadPoolExecutor, out: Path) -> l
 def run_tests(out: Path, seconds: float, workers: int) -> str:
     """Run the GPU tests, write their output to `gpu_tests.log`, and return its last line.
 
-    They leave the processors to the compilers. pytest-benchmark would fail, because it warns about workers.
+    They have a low priority, because other jobs compile on the same processors. pytest-benchmark is disabled.
+    Otherwise, its warning about several workers would be an error.
     """
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", str(workers)]
     command = ["nice", *command, "-p", "no:cacheprovider", "-p", "no:benchmark"]
