@@ -15,7 +15,6 @@ from .heads import ContinueHead as ContinueHead
 from .heads import TwoHotHead as TwoHotHead
 from .layers import converted_weights as converted_weights
 from .layers import meta_stands_for as meta_stands_for
-from .layers import product_dtype as product_dtype
 from .optim import LaProp as LaProp
 from .optim import falling as falling
 from .returns import ReturnNormalizer as ReturnNormalizer

@@ -183,8 +183,8 @@ class Linear(nn.Linear):
 
 
 @contextmanager
-def converted_weights(dtype: torch.dtype, *modules: nn.Module) -> Iterator[None]:
-    """Convert the linear layers of modules once for all calls inside the block, without gradients.
+def converted_weights(*modules: nn.Module) -> Iterator[None]:
+    """Convert linear layers to the dtype of products once for all calls inside the block, without gradients.
 
     Compiled functions would otherwise convert them in every call, because autocast has no cache there.
     """
@@ -192,7 +192,8 @@ def converted_weights(dtype: torch.dtype, *modules: nn.Module) -> Iterator[None]
     kept = [(layer, name, getattr(layer, name)) for layer in layers for name in ("weight", "bias")]
     try:
         for layer, name, parameter in kept:
-            setattr(layer, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
+            converted = parameter.detach().to(product_dtype(parameter))
+            setattr(layer, name, nn.Parameter(converted, requires_grad=False))
         yield
     finally:
         for layer, name, parameter in kept:

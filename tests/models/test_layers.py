@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.models import layers
 from reverie.models.convolution import Downsample, Upsample
 from reverie.models.heads import Actor
-from reverie.models.layers import MLP, BlockLinear, Linear, NormSiLU
+from reverie.models.layers import MLP, BlockLinear, Linear, NormSiLU, converted_weights, norm_silu
 from reverie.models.rssm import BlockGRU
 from reverie.utils.timestep import ActionSpec
 
@@ -48,6 +49,39 @@ def test_the_gradient_of_norm_and_silu_is_that_of_their_formula(shape: tuple[int
     theirs = torch.autograd.grad((norm_then_silu(x, norm.scale) * weight).sum(), (x, norm.scale))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_cpu", [True, False], ids=["CPU", "GPU"])
+@pytest.mark.parametrize("rows", [5, 6_000], ids=["few rows", "more rows than the cache holds"])
+def test_a_copy_of_the_scale_for_each_row_gives_the_same_gradients(
+    rows: int, is_cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "runs_on_cpu", lambda _: is_cpu)
+    x, scale = torch.randn(rows, 24, requires_grad=True), torch.rand(24, requires_grad=True)
+    weight = torch.randn(rows, 24)
+    found = []
+    for given in (scale, scale.expand(rows, -1)):
+        y = norm_silu(x, given)
+        found.append((y, *torch.autograd.grad((y * weight).sum(), (x, scale))))
+    for ours, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_converted_weights_are_replaced_even_after_an_error() -> None:
+    mlp = MLP(4, 3, 2)
+    before = dict(mlp.named_parameters())
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        torch.autocast("cpu", torch.bfloat16),
+        converted_weights(mlp),
+    ):
+        for name, parameter in mlp.named_parameters():
+            is_linear = not name.endswith("scale")
+            assert parameter.dtype is (torch.bfloat16 if is_linear else torch.float32), name
+            assert parameter.requires_grad is not is_linear, name
+        raise RuntimeError("stop")
+    after = dict(mlp.named_parameters())
+    assert list(after) == list(before) and all(after[name] is before[name] for name in before)
 
 
 @pytest.mark.parametrize(

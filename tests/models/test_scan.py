@@ -12,7 +12,7 @@ from reverie.models.scan import Scan
 
 from .plain import BATCH, random_state
 from .test_rssm import inputs, latent_noise
-from .tiny import ACTION_SIZE, TINY, TOKEN_SIZE, perturb
+from .tiny import ACTION_SIZE, TINY, TOKEN_SIZE, perturb, tiny_rssm
 
 STEPS = 7
 LARGEST = 1e-12
@@ -68,6 +68,21 @@ def test_operators_of_a_gpu_have_the_same_gradients(monkeypatch: pytest.MonkeyPa
     # The constant of the CPU's norm is rounded to float32.
     for name, gradient in gradients(monkeypatch, Scan).items():
         assert float((gradient - of_cpu[name]).norm() / of_cpu[name].norm()) < 1e-8, name
+
+
+def test_a_window_of_one_step_has_the_gradients_of_the_first_step_of_a_longer_window() -> None:
+    rssm = tiny_rssm()
+    window, noise, start = inputs(time=3), latent_noise(3), random_state()
+    found = []
+    for time in (1, 3):
+        given = [x[:, :time] for x in (*window, noise)]
+        observed = rssm.observe(*given, state=start)
+        losses = [observed.posterior.deter, observed.posterior.stoch.square(), observed.posterior_logits]
+        total = torch.stack([x[:, 0].cos().sum() for x in losses]).sum()
+        found.append(torch.autograd.grad(total, [*rssm.core.parameters(), rssm.posterior_in.weight]))
+    for ours, expected in zip(*found, strict=True):
+        assert float(expected.norm()) > 0.0
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_weight_is_multiplied_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:

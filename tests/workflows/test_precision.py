@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from reverie.models import Noise
+from reverie.workflows.world_models.controller import imagine
 
 from ..models.tiny import CPU, MODE
 from .tiny import IMAGE, VECTOR, make_batch, parameters, snapshot, tiny_workflow
@@ -54,6 +55,16 @@ def test_every_network_multiplies_in_bfloat16_when_asked(monkeypatch: pytest.Mon
     monkeypatch.setattr(world_model.rssm, "observe_step", seen_step)
     workflow.update(make_batch(workflow))
     assert seen == {name: {torch.bfloat16} for name in seen}
+
+
+def test_imagined_features_have_the_dtype_of_products() -> None:
+    workflow = tiny_workflow()
+    world_model, actor = workflow.world_model, workflow.controller.actor
+    with torch.autocast("cpu", torch.bfloat16):
+        imagined = imagine(world_model, actor, world_model.rssm.initial(2), 3, workflow.noise["update"])
+    assert imagined.feature.dtype is torch.bfloat16
+    kept = (imagined.action, imagined.reward, imagined.discount, imagined.policy.entropy())
+    assert all(x.dtype is torch.float32 for x in kept)
 
 
 @pytest.mark.parametrize("phase", ["update", "update_world_model"])

@@ -26,13 +26,9 @@ class CompiledDreamer(DreamerWorkflow):
 
     def parts(self) -> list[tuple[Any, str]]:
         """Return the owner and the name of each method to compile in an update."""
-        return [
-            (self.world_model.rssm, "observe_step"),
-            (self.world_model.rssm, "imagine_step"),
-            (self.world_model, "predict"),
-            (self.controller.actor, "choose"),
-            (self.controller.actor, "forward"),
-        ]
+        model, actor = self.world_model, self.controller.actor
+        steps = [(model.rssm, "observe_step"), (model.rssm, "imagine_step")]
+        return [*steps, (model, "predict"), (actor, "choose"), (actor, "forward")]
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
         for owner, name, fast in self._parts:
@@ -69,7 +65,7 @@ class CUDAGraphDreamer(DreamerWorkflow):
 
 
 class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
-    """Dreamer with CUDA graphs of compiled kernels, 40 % fewer than eager ones (docs/performance.md, H100).
+    """Dreamer with CUDA graphs of compiled kernels. There are fewer of them than of eager kernels.
 
     Launch overhead dominates small kernels, so everything except convolutions and large products is compiled.
     Unless kernels must be deterministic, the first update measures which convolution kernels are fastest.

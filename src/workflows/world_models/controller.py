@@ -17,7 +17,6 @@ from ...models import (
     TwoHotHead,
     converted_weights,
     lambda_return,
-    product_dtype,
 )
 from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import ActionSpec
@@ -61,11 +60,11 @@ def imagine(
         features.append(feature)
         return action
 
-    rssm, dtype = world_model.rssm, product_dtype(start.deter)
+    rssm = world_model.rssm
     latent_noise = rssm.noise(noise, horizon, start.deter.shape[0], axis=1)
-    with converted_weights(dtype, actor, rssm.prior):
+    with converted_weights(actor, rssm.prior):
         states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.action.is_onehot)
-    feature = torch.stack([*features, states[-1].feature.to(dtype)])
+    feature = torch.stack([*features, states[-1].feature.to(features[0].dtype)])
     # A second forward pass over all steps is cheaper than H separate backward passes.
     with torch.enable_grad():
         policy = actor(feature[:-1])

@@ -158,10 +158,9 @@ class DreamerWorkflow:
             horizon, length = self.config.controller.horizon, steps.reward.shape[1]
             last = slice(length - (self.config.controller.imagine_last or length), length)
             replayed = observed.posterior.select((slice(None), last))
+            start, actor = replayed.flatten(), self.controller.actor
             with self._autocast():
-                imagined = imagine(
-                    self.world_model, self.controller.actor, replayed.flatten(), horizon, noise
-                )
+                imagined = imagine(self.world_model, actor, start, horizon, noise)
             with self._autocast():
                 controller_losses, controller_metrics = self.controller.losses(
                     imagined, replayed, steps.select(slice(None), last), self.entropy_scale()
