@@ -39,7 +39,7 @@ class Downsample(nn.Module):
     """Halves the resolution with a stride-1 convolution and 2x2 max-pooling, or a stride-2 convolution.
 
     A GPU convolves blocks of 2x2 pixels (see `block_kernels`). The four pixels of an output block are then
-    four groups of channels, and their maximum is a pooled pixel. A stride-2 convolution only computes one of
+    four groups of channels, and their maximum is a pooled pixel. A stride-2 convolution computes only one of
     the four. This needs 36/25 of the work but half the time, because three input channels become twelve, and
     no output is as large as the image.
     """
@@ -67,16 +67,15 @@ class Downsample(nn.Module):
         # From (parity, out, in, row, row in block, column, column in block)
         # to (parity and out, row in block and column in block and in, row, column).
         kernels = kernels.permute(0, 1, 4, 6, 2, 3, 5).flatten(2, 4).flatten(0, 1)
-        y = convolve_aligned(blocks.flatten(3).permute(0, 3, 1, 2), kernels).permute(0, 2, 3, 1)
+        y: Any = convolve_aligned(blocks.flatten(3).permute(0, 3, 1, 2), kernels).permute(0, 2, 3, 1)
         if not self.strided:
-            pooled: Any = _Largest.apply(y.unflatten(-1, (len(PARITIES), -1)))
-            y = pooled
+            y = _Largest.apply(y.unflatten(-1, (len(PARITIES), -1)))
         # Adding the bias to the maximum is equivalent, and its gradient reads a quarter of the memory.
         return (y + self.bias.to(y.dtype)).permute(0, 3, 1, 2)
 
 
 class _Largest(torch.autograd.Function):
-    """The largest of four numbers on the last axis but one. The first of equal numbers has the gradient.
+    """The maximum over the last axis but one. As in max-pooling, the first of equal numbers has the gradient.
 
     The backward pass reads one byte per maximum instead of the input.
     """
@@ -115,16 +114,12 @@ class Upsample(nn.Module):
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n out h2 w2"]:
         """Double the resolution and convolve."""
-        n, _, h, w = x.shape
-        kernels = self.small_kernels()
-        if runs_on_cpu(x):
-            y = F.conv2d(x, kernels, self.bias.repeat(4), padding=1)
-        else:
-            y = convolve_aligned(x, kernels)
+        (n, _, h, w), kernels, on_cpu = x.shape, self.small_kernels(), runs_on_cpu(x)
+        y = F.conv2d(x, kernels, self.bias.repeat(4), padding=1) if on_cpu else convolve_aligned(x, kernels)
         # Interleave (row parity, column parity, channel) of each small pixel to (row, column, channel).
         y = y.permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1)).permute(0, 1, 3, 2, 4, 5)
         y = y.reshape(n, 2 * h, 2 * w, -1)
-        return (y if runs_on_cpu(x) else y + self.bias.to(y.dtype)).permute(0, 3, 1, 2)
+        return (y if on_cpu else y + self.bias.to(y.dtype)).permute(0, 3, 1, 2)
 
     def small_kernels(self) -> Float[Tensor, "four_out c 3 3"]:
         """Return one kernel for each (row parity, column parity, channel) of the output."""

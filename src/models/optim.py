@@ -114,7 +114,7 @@ class LaProp(Optimizer):
         finite = norms.isfinite().all() if finite is None else finite
         # Compiled, each norm would be copied separately.
         parameter_norms = torch.stack(torch._foreach_norm(self.parameters))
-        c, mean_square, momentum = self.config, self.mean_square, self.momentum
+        c = self.config
         gradients: list[Tensor] = []
         for parameter in self.parameters:
             gradient = parameter.grad
@@ -124,17 +124,8 @@ class LaProp(Optimizer):
         learning_rate = self.learning_rate()
         step_size = torch.where(finite, learning_rate / (1.0 - beta1_power).float(), 0.0)
         correction = (1.0 / (1.0 - beta2_power)).float()
-        before, after = self.change(
-            self.parameters,
-            gradients,
-            mean_square,
-            momentum,
-            norms,
-            parameter_norms,
-            step_size,
-            correction,
-            finite,
-        )
+        tensors = self.parameters, gradients, self.mean_square, self.momentum
+        before, after = self.change(*tensors, norms, parameter_norms, step_size, correction, finite)
         self.beta1_power.copy_(torch.where(finite, beta1_power, self.beta1_power))
         self.beta2_power.copy_(torch.where(finite, beta2_power, self.beta2_power))
         self.updates.add_(finite)

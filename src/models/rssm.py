@@ -141,9 +141,9 @@ class BlockGRU(nn.Module):
     ) -> tuple[Float[Tensor, "batch blocks width"], list[Tensor]]:
         """Return the blocks of the next recurrent state and the inputs of the last two products.
 
-        `projection` is the product of `deter` and `deter_weight`. The caller computes it, because the next
-        operator on a new state is another product, and both can be one. `added`, `vectors` and `weights`
-        are the results of the methods with these names, or a `Scan` of them.
+        `projection` is the product of `deter` and `deter_weight`. The caller computes it, because the
+        posterior multiplies the same state by another weight, and one product can compute both. `added`,
+        `vectors` and `weights` are the results of the methods with these names, or a `Scan` of them.
         """
         dtype = weights[0].dtype
         shared = [
@@ -248,7 +248,7 @@ class RSSM(nn.Module):
             [self.config.deter, tokens.shape[-1]], dim=1
         )
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias).transpose(0, 1)
-        # A new state is the input of the posterior and, if there is one, of the next step: one product.
+        # The posterior and the next step multiply the same new state. One product computes both results.
         joint = deter_weight
         if time > 1:
             joint = torch.cat([deter_weight, core.deter_weight])
@@ -267,7 +267,8 @@ class RSSM(nn.Module):
         deter, stoch = state.deter * first, (state.flat_stoch * first).to(scan.weights[0].dtype)
         projection = F.linear(deter, core.deter_weight).float()
         if torch.is_grad_enabled():
-            # All steps then have gradients for all inputs, so a compiler needs only one version of the step.
+            # The inputs of later steps require gradients. With different inputs of the first step, a compiler
+            # would need a second version of the step.
             deter, stoch = deter.requires_grad_(), stoch.requires_grad_()
         steps = zip(following, latent_noise.unbind(1), scan.steps(), strict=True)
         for keep_next, noise, (added, vectors) in steps:
@@ -324,6 +325,7 @@ class RSSM(nn.Module):
         """
         dtype = weights[-1].dtype
         blocks, inputs = self.core(deter, projection, stoch, added, vectors, weights)
+        # This converts blocks before flattening them, so that a compiler merges it into the gates' kernel.
         hidden = affine(blocks.to(dtype).flatten(1), weights[-1], added[-1])
         following = deter, projection, stoch
         if keep_next is not None:

@@ -11,12 +11,18 @@ Autograd would compute x_t' dL/dy_t at every step and add up T products. Their s
 The arithmetic is the same, but one product over all T B rows replaces T products over B rows and T - 1
 additions of the size of W.
 
-The steps therefore use W without its gradient and keep their inputs x_t. The terms b_t of all steps form one
-tensor, the tap. As b_t is added to y_t, the gradient of the tap is D. It is complete once autograd has passed
-through all steps. The kept inputs are detached, because their graphs contain the tap and would never be
-freed. `_Tap` then returns X' D as the gradient of W. A bias is a tap with equal terms, and its gradient is
-the sum of D. In the same way, every step and row has its own copy of a vector such as a norm's scale, and the
-gradients of all copies are summed once.
+The steps therefore use a copy of W without a graph, and keep their inputs x_t. `_Tap` creates the terms b_t
+of all steps as one tensor, the tap. W is another argument of `_Tap`, only to receive its gradient there.
+
+b_t is added to y_t, so the gradient of the tap is D. Autograd passes D to `_Tap` after the backward pass of
+all steps, and `_Tap` returns X' D as the gradient of W. A bias is expanded to all steps and rows, so its
+gradient is the sum of D.
+
+The kept inputs are detached. Otherwise, the tap would own inputs whose graphs contain the tap, and this cycle
+would never be freed.
+
+A vector, such as a norm's scale, is also expanded to all steps and rows. Its gradient is then a single sum
+instead of a sum in each step. Without gradients, there are no taps, and all steps share weights and vectors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -81,7 +87,7 @@ class Scan:
 
 
 class _Tap(torch.autograd.Function):
-    """The terms of all steps for one product. Their gradient and the inputs give the weight's gradient."""
+    """The terms of all steps for one product. Its backward pass also computes the weight's gradient."""
 
     @staticmethod
     def forward(
@@ -92,7 +98,7 @@ class _Tap(torch.autograd.Function):
         lead: tuple[int, ...],
         dtype: torch.dtype,
     ) -> Tensor:
-        """Expand `added` by the axes `lead`. The steps append to `inputs` later."""
+        """Expand `added` by the axes `lead`, (T, B) for a bias. `Scan.keep` fills `inputs` later."""
         ctx.dtypes, ctx.inputs, ctx.is_bias = (weight.dtype, added.dtype), inputs, bool(lead)
         return added.to(dtype).expand(*lead, *added.shape)
 
@@ -109,10 +115,15 @@ class _Tap(torch.autograd.Function):
         return weight.to(weight_dtype), term, None, None, None
 
 
-def stack_steps(steps: Sequence[Tensor]) -> Tensor:
-    """Stack T tensors (B, ...) to (B, T, ...). One copy makes all T gradients contiguous."""
-    result: Any = _Stack.apply(*steps) if torch.is_grad_enabled() else torch.stack(steps, 1)  # pyright: ignore
-    return result
+def stack_steps(steps: list[Tensor]) -> Tensor:
+    """Stack T tensors (B, ...) to (B, T, ...).
+
+    The gradients of `torch.stack` would be T strided views, and each step would copy its own. Here, a single
+    copy makes all of them contiguous.
+    """
+    if not torch.is_grad_enabled():
+        return torch.stack(steps, 1)
+    return _Stack.apply(*steps)  # type: ignore[return-value]
 
 
 class _Stack(torch.autograd.Function):
