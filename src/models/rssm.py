@@ -266,7 +266,7 @@ class RSSM(nn.Module):
         first, *following = masks
         deter, stoch = state.deter * first, (state.flat_stoch * first).to(scan.weights[0].dtype)
         projection = F.linear(deter, core.deter_weight).float()
-        if torch.is_grad_enabled():
+        if projection.requires_grad:
             # The inputs of later steps require gradients. With different inputs of the first step, a compiler
             # would need a second version of the step.
             deter, stoch = deter.requires_grad_(), stoch.requires_grad_()

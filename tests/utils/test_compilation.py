@@ -82,11 +82,11 @@ def test_a_file_where_the_compiler_wants_its_folder_is_one_sentence(variable: st
 
 class Doubled(torch.autograd.Function):
     @staticmethod
-    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return 2 * x
 
     @staticmethod
-    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         return 2 * gradients[0]
 
 
