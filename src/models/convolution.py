@@ -40,8 +40,8 @@ class Downsample(nn.Module):
 
     A GPU convolves blocks of 2x2 pixels (see `block_kernels`). The four pixels of an output block are then
     four groups of channels, and their maximum is a pooled pixel. A stride-2 convolution computes only one of
-    the four. This needs 36/25 of the work but half the time, because three input channels become twelve, and
-    no output is as large as the image.
+    the four. This needs 36/25 of the work but less time, because three input channels become twelve, and all
+    others four times as many.
     """
 
     def __init__(self, in_channels: int, out_channels: int, strided: bool) -> None:

@@ -189,7 +189,7 @@ def converted_weights(*modules: nn.Module) -> Iterator[None]:
     Compiled functions would otherwise convert them in every call, because autocast has no cache there.
     """
     layers = [layer for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)]
-    kept = [(layer, name, getattr(layer, name)) for layer in layers for name in ("weight", "bias")]
+    kept = [(layer, *named) for layer in layers for named in layer.named_parameters(recurse=False)]
     try:
         for layer, name, parameter in kept:
             converted = parameter.detach().to(product_dtype(parameter))

@@ -67,6 +67,13 @@ def test_a_copy_of_the_scale_for_each_row_gives_the_same_gradients(
         torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_layer_without_a_bias_is_converted() -> None:
+    layer = torch.nn.Linear(3, 2, bias=False)
+    with torch.autocast("cpu", torch.bfloat16), converted_weights(layer):
+        assert layer.weight.dtype is torch.bfloat16 and layer.bias is None
+    assert layer.weight.dtype is torch.float32
+
+
 def test_converted_weights_are_replaced_even_after_an_error() -> None:
     mlp = MLP(4, 3, 2)
     before = dict(mlp.named_parameters())
