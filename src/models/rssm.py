@@ -319,9 +319,10 @@ class RSSM(nn.Module):
             weights: Weights of the products.
 
         Returns:
-            The state after the step and its logits, (B, D), (B, S, C) and (B, S, C); `deter`, `projection`
-            and `stoch` of the next step, or those of this one; the detached inputs of all products but the
-            first, which reads `stoch`, and the last, which reads the new state.
+            Three groups. The first contains the new state and its logits: (B, D), (B, S, C) and (B, S, C).
+            The second contains `deter`, `projection` and `stoch` for the next step. Without a next step, they
+            are unchanged. The third contains the detached inputs of the products, without `stoch` and the new
+            state, which the first and the last product read.
         """
         dtype = weights[-1].dtype
         blocks, inputs = self.core(deter, projection, stoch, added, vectors, weights)
