@@ -2,6 +2,8 @@ from .api.agent import Agent as Agent
 from .api.agent import load as load
 from .api.env_report import EnvReport as EnvReport
 from .api.env_report import check_env as check_env
+from .api.episodes import open_episodes as open_episodes
+from .api.episodes import save_episode as save_episode
 from .api.training import Run as Run
 from .api.training import train as train
 from .buffers import EpisodeRecords as EpisodeRecords
@@ -12,6 +14,7 @@ from .buffers import ReplaySpec as ReplaySpec
 from .buffers import SequenceBatch as SequenceBatch
 from .buffers import StoredLatent as StoredLatent
 from .buffers import TransitionBatch as TransitionBatch
+from .episodes import Episodes as Episodes
 from .models import RSSM as RSSM
 from .models import LatentState as LatentState
 from .models import ModelConfig as ModelConfig

@@ -33,7 +33,7 @@ MADE = (
     *(f"notebooks/{path.stem}.md" for path in ROOT.glob("examples/notebooks/*.ipynb")),
 )
 # These are tested with the features they describe.
-OTHERS = ("api.md", "find_a_leak.md", "your_environment.md")
+OTHERS = ("api.md", "find_a_leak.md", "your_data.md", "your_environment.md")
 SCRIPTS = {
     "plan_memory": "plan",
     "certify_memory": "certify",

@@ -4,7 +4,9 @@ Files may be untrusted. Code in them is never executed, and sizes are checked be
 """
 
 from .episode import EpisodeSpec as EpisodeSpec
+from .episode import RawEpisode as RawEpisode
 from .episode import spec_of as spec_of
+from .episode import to_records as to_records
 from .formats import CONVERTER as CONVERTER
 from .formats import MOST_CHOICES as MOST_CHOICES
 from .formats import Episodes as Episodes
@@ -13,4 +15,5 @@ from .formats import find_action as find_action
 from .formats import find_episodes as find_episodes
 from .formats import require_new as require_new
 from .formats import write_episodes as write_episodes
+from .own import append as append
 from .prefill import prefill as prefill

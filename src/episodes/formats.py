@@ -3,9 +3,9 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
 
 from ..buffers import EpisodeRecords
 from ..utils.durable_io import replacing
@@ -32,17 +32,24 @@ MOST_CHOICES = 100_000
 """Maximum number of discrete actions."""
 
 
-class Episodes(NamedTuple):
-    """Episodes on disk, read one at a time."""
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Episodes on disk, read one at a time: iterate over them as often as needed."""
 
     path: Path
+
     format: Format
+    """Format of the files: `own`, `dreamerv3` or `minari`."""
 
     action: ActionSpec | None
     """Action spec stored in the files, or `None` if the format does not store it."""
 
     skipped: Counter[str]
     """Files in which the last read skipped an array, counted by name, and number of `UNFINISHED` records."""
+
+    def __iter__(self) -> Iterator[EpisodeRecords]:
+        """Yield checked episodes with actions as in `find_action`. See `read` for errors."""
+        return self.read(find_action(self))
 
     def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
         """Yield unconverted episodes with their files. See the reader of each format for errors."""

@@ -2,29 +2,43 @@
 
 Each episode is an npz file named `episode_000001-<records>.npz`. Row t of `action` is the action that **led
 to** record t. Row 0 contains zeros. `episodes.json` is written last, so a folder that contains it is
-complete.
+complete. `append` writes an episode before it updates the index, so a kill may leave one unlisted file.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from ..buffers import EpisodeRecords
-from ..utils.durable_io import fsync_dir, write_json
+from ..utils.durable_io import fsync_dir, replace_file, write_json
+from ..utils.errors import UserError
 from ..utils.timestep import ArraySpec
 from ..utils.units import count_text
-from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging, read_description, several
+from .episode import (
+    DTYPES,
+    STEP_KEYS,
+    EpisodeSpec,
+    RawEpisode,
+    difference,
+    judging,
+    read_description,
+    several,
+)
 from .npz import led_arrays, read_steps, write_npz
 
 INDEX, VERSION = "episodes.json", 1
+_LOCK_FILE = ".lock"
 
 
 def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
     """Return the spec and the files of a folder of episodes. Raise `UserError` if they are invalid."""
-    index, files = read_description(path / INDEX), sorted(path.glob("*.npz"))
+    index, files = read_description(path / INDEX), set(path.glob("*.npz"))
     with judging(path / INDEX):
         if index["version"] != VERSION:
             raise ValueError(f"it has version {index['version']}, but only version {VERSION} is supported")
@@ -36,9 +50,11 @@ def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
         if type(action["is_discrete"]) is not bool:
             raise ValueError("its action is invalid")
         sizes = several(map(_whole, action.get("parts") or [action["size"]]))
-        if (count := _whole(index["episodes"])) != len(files):
+        count = _whole(index["episodes"])
+        listed = sorted(files.difference(_next_files(path, count)))
+        if count != len(listed):
             raise ValueError(f"it lists {count_text(count, 'episode')}, but the folder has {len(files):,}")
-        return EpisodeSpec(parts, replace(sizes, is_discrete=action["is_discrete"])), files
+        return EpisodeSpec(parts, replace(sizes, is_discrete=action["is_discrete"])), listed
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
@@ -59,17 +75,66 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
     """Write episodes with a common spec. Return their number."""
     count = 0
     for count, episode in enumerate(episodes, 1):
-        write_npz(folder / f"episode_{count:06d}-{len(episode.reward)}.npz", led_arrays(episode))
+        _write_episode(folder, count, episode)
+    write_json(folder / INDEX, _index(spec, count))
+    fsync_dir(folder)
+    return count
+
+
+def append(folder: Path, episode: EpisodeRecords, spec: EpisodeSpec) -> Path:
+    """Add an episode to a folder, which is created if it is missing or empty. Return the episode's file.
+
+    The episode is in the folder completely or not at all, even after a kill. Processes wait for each other.
+
+    Raises:
+        UserError: If the folder has other files, or episodes with another spec.
+        OSError: If the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / _LOCK_FILE):
+        if (folder / INDEX).exists():
+            stored, files = read_index(folder)
+            if differs := difference(spec.observation, stored.observation):
+                raise UserError(f"{folder} has other episodes: {differs}. Choose another folder.")
+            if spec.action != stored.action:
+                found = f"its actions are {stored.action.text}, not {spec.action.text}"
+                raise UserError(f"{folder} has other episodes: {found}. Choose another folder.")
+        elif others := [path.name for path in folder.iterdir() if path.name != _LOCK_FILE]:
+            raise UserError(f"{folder} has {others[0]}, but no {INDEX}. Choose a new folder.")
+        else:
+            files = []
+            _replace_index(folder, spec, 0)
+        for unlisted in _next_files(folder, len(files)):
+            unlisted.unlink()
+        file = _write_episode(folder, len(files) + 1, episode)
+        fsync_dir(folder)
+        _replace_index(folder, spec, len(files) + 1)
+    return file
+
+
+def _write_episode(folder: Path, number: int, episode: EpisodeRecords) -> Path:
+    file = folder / f"episode_{number:06d}-{len(episode.reward)}.npz"
+    write_npz(file, led_arrays(episode))
+    return file
+
+
+def _next_files(folder: Path, count: int) -> list[Path]:
+    """Return what a killed `append` may have left in a folder of `count` episodes."""
+    return list(folder.glob(f"episode_{count + 1:06d}-*.npz"))
+
+
+def _replace_index(folder: Path, spec: EpisodeSpec, count: int) -> None:
+    replace_file(folder / INDEX, [json.dumps(_index(spec, count)).encode()])
+
+
+def _index(spec: EpisodeSpec, count: int) -> dict[str, Any]:
     parts = spec.observation.items()
-    index = {
+    return {
         "version": VERSION,
         "observation": {key: {"shape": part.shape, "dtype": part.dtype.str} for key, part in parts},
         "action": asdict(spec.action),
         "episodes": count,
     }
-    write_json(folder / INDEX, index)
-    fsync_dir(folder)
-    return count
 
 
 def can_hold(key: str) -> bool:
