@@ -1,4 +1,4 @@
-"""Aggregate scores over seeds or tasks: interquartile mean and bootstrap interval.
+"""Aggregate scores over seeds or tasks: interquartile mean, optimality gap, profiles, bootstrap interval.
 
 Reference:
     Agarwal et al. 2021, arXiv:2108.13264, "Deep Reinforcement Learning at the Edge of the
@@ -27,6 +27,26 @@ def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np
     ordered = np.sort(np.moveaxis(scores, axis, 0), axis=0)
     cut = len(ordered) // 4
     return ordered[cut : len(ordered) - cut].mean(axis=0)
+
+
+def optimality_gap(scores: NDArray[np.float64], target: float) -> float:
+    """Return the mean amount by which scores fall short of a target. Scores above it count as the target.
+
+    >>> optimality_gap(np.array([0.5, 1.0, 3.0]), target=1.5)
+    0.5
+    """
+    return float(target - np.minimum(scores, target).mean())
+
+
+def performance_profile(
+    scores: NDArray[np.float64], thresholds: NDArray[np.float64], axis: int = 0
+) -> NDArray[np.float64]:
+    """Return the share of scores above each threshold, with the thresholds as the last axis.
+
+    >>> performance_profile(np.array([1.0, 2.0, 4.0, 4.0]), np.array([0.0, 2.0, 4.0])).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    return (scores[..., None] > thresholds).mean(axis=axis)
 
 
 def bootstrap_interval(

@@ -1,6 +1,8 @@
 """The command `reverie-plot`, with its output read back."""
 
+import csv
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
+from rliable import library, metrics
 
 from reverie.commands.comparison import (
     RETURN,
@@ -136,13 +139,52 @@ def test_curves_lie_in_the_picture_where_the_numbers_say(two_groups: Path) -> No
 
 
 def test_the_same_runs_give_the_same_bytes_as_a_page_and_as_a_picture(two_groups: Path) -> None:
+    kinds = ("html", "png", "pdf", "svg", "csv")
     for name in ("first", "second"):
-        main([str(two_groups), f"out={name}.html", f"out={name}.png"])
-    for kind in ("html", "png"):
+        main([str(two_groups), *(f"out={name}.{kind}" for kind in kinds)])
+    for kind in kinds:
         assert Path(f"first.{kind}").read_bytes() == Path(f"second.{kind}").read_bytes()
     with Image.open("first.png") as picture:
         assert picture.size == (750, 450)
     assert not list(Path().glob("*.unfinished"))
+
+
+def test_a_figure_for_a_paper_has_its_title_labels_and_data(two_groups: Path) -> None:
+    named = ["title=Catch after 2,000 steps", "labels=ours,a larger rate"]
+    main([str(two_groups), *named, "out=r.pdf", "out=r.svg", "out=r.csv"])
+    text = subprocess.run(["pdftotext", "r.pdf", "-"], capture_output=True, text=True, check=True).stdout
+    drawn = ElementTree.parse("r.svg").getroot()
+    assert {len(lines_of(drawn, name)) for name in ("group", "band")} == {2}
+    for name in ("Catch after 2,000 steps", "ours", "a larger rate", "agent steps", "episode/return"):
+        assert name in text
+    with Path("r.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["group", "seed", "agent steps", "value", "low", "high"]
+    last = {(row["group"], row["seed"]): row for row in rows}
+    ours = last["ours", ""]
+    assert [float(ours[name]) for name in ("agent steps", "value", "low", "high")] == [2000, 2.5, 1, 10]
+    assert [float(last["ours", f"{seed}"]["value"]) for seed in range(1, 5)] == [1, 2, 3, 10]
+    assert (last["a larger rate", "2"]["value"], last["a larger rate", "2"]["low"]) == ("1.0", "")
+
+
+def test_gap_and_profile_equal_those_of_rliable(two_groups: Path) -> None:
+    main([str(two_groups), "target=2", "out=r.html", "draw=profile", "out=r.csv"])
+    page = Page(Path("r.html"))
+    scores = {"1": np.array([[1.0], [2], [3], [10]]), "2": np.array([[0.0], [1]])}
+    assert page.tables[0][0][-2] == "optimality gap to 2"
+    for number, row in zip(scores, page.tables[0][1:], strict=True):
+        assert float(row[1]) == metrics.aggregate_iqm(scores[number])
+        assert float(row[-2]) == metrics.aggregate_optimality_gap(scores[number], gamma=2)
+    with Path("r.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = list(dict.fromkeys(row["group"] for row in rows))
+    for name, each in zip(names, scores.values(), strict=True):
+        mine = [row for row in rows if row["group"] == name]
+        at = np.array([float(row["episode/return (final score)"]) for row in mine])
+        assert (at[0], at[-1], len(at)) == (0, 10, 101)
+        shares = [library.run_score_deviation(each, score) for score in at]
+        assert [float(row["value"]) for row in mine] == shares
+        assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in mine)
 
 
 def test_the_last_evaluation_counts_where_every_run_has_one(empty_folder: Path) -> None:
@@ -326,7 +368,13 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
         (["runs", "x=cpu"], "x=cpu: x must be one of steps, updates, frames, wall"),
         (["runs", "metrik=a"], "metrik= is not a setting of plot. Did you mean `metric`?"),
         (["runs", "--fast"], "--fast is not a setting of plot"),
-        (["runs", "out=r.pdf"], "out=r.pdf must be a file that ends in .html or .png."),
+        (["runs", "out=r.gif"], "out=r.gif must be a file that ends in .html, .png, .pdf, .svg or .csv."),
+        (["runs", "draw=bars"], "draw=bars: draw must be one of curves, profile"),
+        (["runs", "target=high"], "target=high: target must be a number"),
+        (
+            ["runs", "labels=ours"],
+            "labels=ours has 1 name for 2 groups (optimizer.learning_rate=4e-05 (+1 more): IQM of 4 seeds; ",
+        ),
         (["runs", "out=no/r.html"], "out=no/r.html cannot be written: no is not a folder."),
         (["runs", f"out={'r' * 300}.html"], "cannot be written: File name too long."),
         (["runs", "out=lineage.html"], "out=lineage.html already exists and is not a page of reverie-plot."),
