@@ -31,6 +31,22 @@ LEAKS = {
             agent.learn()
         """,
     ),
+    "losses that share nodes with the output of the step": Leak(
+        "Agent.diary (list, ",
+        "Store loss.item() or loss.detach().",
+        """
+        import torch
+        class Agent:
+            def __init__(self):
+                self.net, self.output, self.diary = torch.nn.Linear(64, 64), None, []
+            def learn(self):
+                self.output = self.net(torch.randn(64, 64)).tanh()
+                self.diary.append(self.output.square().mean())  # grows
+        agent = Agent()
+        def step(number):
+            agent.learn()
+        """,
+    ),
     "undetached state": Leak(
         "Memory.state ",
         "Store state.detach().",

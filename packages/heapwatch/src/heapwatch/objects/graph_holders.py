@@ -34,9 +34,9 @@ class GraphHolder:
     """One cluster of graphs that stay alive because a reachable object references their ends."""
 
     pattern: str
-    """Pattern of the first path."""
+    """Pattern of most of the paths."""
     paths: tuple[str, ...]
-    """Paths of the first 32 ends, in the order of the walk."""
+    """Paths of the first 32 ends, those with this pattern first, then in the order of the walk."""
     num_paths: int
     nodes: int
     nbytes: int
@@ -152,12 +152,17 @@ def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated:
 
 
 def _holder(cluster: "_Cluster") -> GraphHolder:
-    ends, weight = cluster.ends, sum(end.weight for end in cluster.ends)
+    weights = Counter[str]()
+    for end in cluster.ends:
+        weights[end.pattern] += end.weight  # pyright: ignore[reportArgumentType]
+    # The newest entry of a growing list may share nodes with the tensors of the current step.
+    pattern = max(weights, key=lambda each: weights[each])
+    ends, weight = sorted(cluster.ends, key=lambda each: each.pattern != pattern), sum(weights.values())
     # Ends that share nodes already reach the nodes of the ends outside the sample.
     scale = weight / len(ends) if cluster.are_apart else 1.0
     params = [(path, round(times * scale)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
     return GraphHolder(
-        pattern=ends[0].pattern,
+        pattern=pattern,
         paths=tuple(end.path for end in ends[:_MAX_PATHS]),
         num_paths=round(weight),
         nodes=round(cluster.nodes * scale),
