@@ -5,6 +5,7 @@ import collections
 import functools
 import heapq
 import queue
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -254,3 +255,9 @@ def test_reading_a_class_runs_none_of_its_code() -> None:
             object.__getattribute__(self, "__dict__")[name] = value
 
     assert [bound.capacity for bound in Capacities().of(Hostile())] == [100]
+
+
+def test_the_largest_integer_is_not_a_capacity() -> None:
+    guarded = Guarded()
+    guarded.limit = sys.maxsize
+    assert not [*Capacities().of(guarded)]

@@ -12,6 +12,7 @@ import dis
 import inspect
 import linecache
 import math
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,7 +78,8 @@ class Capacities:
         for rule in self._rules[id(kind)][1]:
             with suppress(ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
                 held, limit = _length(_value(rule.container, owner)), _number(rule.limit, owner)
-                if held == _length(_value(rule.compared, owner)):
+                # Libraries use the largest integer for "unlimited".
+                if held == _length(_value(rule.compared, owner)) and limit < sys.maxsize:
                     path = ast.unparse(rule.container).removeprefix("self")
                     yield Bound(path, held, int(limit), ast.unparse(rule.limit).removeprefix("self."))
 
