@@ -18,7 +18,7 @@ from torch import Tensor
 from .capacity import Bound, Capacities
 from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
-from .growth import Cause, GrowthSources, Heap, containers, grown_paths, sources_of
+from .growth import Cause, GrowthSources, Heap, containers, growing_container, grown_paths, sources_of
 from .owners import CREATE_GRAPH_CYCLE, Owners, resource_causes
 from .readers import PRIMITIVE_IDS, SCAN, Kind, Role, frame_locals, gradient_of, type_attribute, type_name
 from .storages import StorageKey, is_tensor, shape_of, storage_of
@@ -118,7 +118,9 @@ class _Measurement:
             was = before.held.get(device, {})
             grown |= dict.fromkeys(grown_paths(was, paths, before.entries, self._entries))
         for path in grown:
-            self._find_capacities(path)
+            # Only classes above a growing container bound it. Reading the class of a pandas table would take
+            # hours.
+            self._find_capacities(growing_container(path, before.entries, self._entries) or "")
         grown |= {each.pattern: each for each in graphs.holders[:_MOST_GRAPHS]}
         owners = Owners(self._owners, self._entries, before)
         causes = {path: owners.cause_of(path, graph) for path, graph in grown.items()}
