@@ -40,3 +40,69 @@ def test_a_known_pattern_has_its_owner_its_line_and_its_fix(name: str, tmp_path:
 def test_a_similar_program_gets_no_fix(name: str, tmp_path: Path) -> None:
     messages = run(DECOYS[name], tmp_path)
     assert messages and not any(map(FIXES.search, messages)), messages
+
+
+# Containers of a library, with the beginning of the message. The program has no line with their names.
+IN_LIBRARIES = {
+    "entries of a library's list": (
+        "program.rows.data (list, ",
+        """
+        import collections
+        import numpy
+        rows = collections.UserList()
+        def step(number):
+            rows.append(numpy.zeros(2_000))  # grows
+        """,
+    ),
+    "an entry of a library's dict": (
+        "program.store.data['rows'] (list, ",
+        """
+        import collections
+        import numpy
+        store = collections.UserDict(rows=[])
+        def step(number):
+            rows = store["rows"]
+            rows.append(numpy.zeros(2_000))  # grows
+        """,
+    ),
+    "modules by number": (
+        "program.heads._modules (dict, ",
+        """
+        import torch
+        heads = torch.nn.ModuleDict()
+        def step(number):
+            heads.add_module(f"head {number}", torch.nn.Linear(100, 100))  # grows
+        """,
+    ),
+    "modules in a list": (
+        "program.heads._modules (dict, ",
+        """
+        import torch
+        heads = torch.nn.ModuleList()
+        def step(number):
+            heads.append(torch.nn.Linear(100, 100))  # grows
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_LIBRARIES)
+def test_a_container_of_a_library_has_the_line_of_the_program_that_adds_to_it(
+    name: str, tmp_path: Path
+) -> None:
+    owner, source = IN_LIBRARIES[name]
+    messages = run(source, tmp_path)
+    lines = (tmp_path / "program.py").read_text().splitlines()
+    [number] = [number for number, line in enumerate(lines, 1) if line.endswith("# grows")]
+    assert any(each.startswith(owner) and f"program.py:{number})" in each for each in messages), messages
+
+
+def test_tensors_in_shared_memory_have_their_owner(tmp_path: Path) -> None:
+    source = """
+        import torch
+        kept = []
+        def step(number):
+            kept.append(torch.zeros(5_000).share_memory_())
+        """
+    message = run(source, tmp_path)[0]
+    assert message.startswith("program.kept (list, ") and "program.py:5) grows: " in message

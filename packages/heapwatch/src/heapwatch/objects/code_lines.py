@@ -177,7 +177,9 @@ def _changed(node: ast.AST, name: str, is_repeated: bool, found: Lines) -> list[
     """Return the list to which the line of a node belongs, or `None` if it does not change the name."""
     match node:
         case ast.Call(ast.Attribute(owner, method)) if _last_name(owner) == name:
-            return found.added if method in _ADDS else found.removed if method in _REMOVES else None
+            # Libraries have methods such as `add_module`.
+            is_added = method in _ADDS or method.startswith("add_")
+            return found.added if is_added else found.removed if method in _REMOVES else None
         case ast.Call(ast.Name(function) | ast.Attribute(_, function), [first, *_]) if (
             function in _ADDS_TO_FIRST and _last_name(first) == name
         ):

@@ -216,8 +216,19 @@ def _owner(start: _Start, shown: str) -> str:
 
 
 def _lines_of(start: _Start, shown: str) -> Lines:
-    """Return the lines of code that change a holder."""
+    """Return the lines of code that change a holder.
+
+    Without such a line, a library contains the holder. The lines that then count are those that add to the
+    innermost object that the program can change, such as `replay` for `replay._storage`.
+    """
     path = shown[len(start.path) :] if start.kind is not None else shown
     names = [each[1] or each[2] for each in _NAME.finditer(path) if each[1] or each[2]]
     key = _LAST_KEY.search(path)
-    return lines_of(names[-1], start.kind, start.module, start.function, key[1] if key else "")
+    found = lines_of(names[-1], start.kind, start.module, start.function, key[1] if key else "")
+    # An attribute of a namespace such as `app.state` is an entry of its dictionary.
+    outer = [*filter(None, [key and key[1].strip("'")]), *reversed(names[:-1])]
+    for name in () if found.growth else outer:
+        lines = lines_of(name, start.kind, start.module, start.function)
+        if lines.added or lines.assigned:
+            return lines._replace(removed=found.removed)
+    return found

@@ -42,6 +42,7 @@ PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
 """Ids of the types without references. Ids are used, because a metaclass may define the hash of a type."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
+_MODULE_CONTAINERS = (nn.ModuleDict, nn.ModuleList, nn.ParameterDict, nn.ParameterList)
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
 _LONGEST_KEY_TEXT = 80
 _LONGEST_KEY_BITS = 128
@@ -206,6 +207,10 @@ def attributes(dictionary: Any, o: Any) -> Iterator[Child]:
 
 def module_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
     """Yield parameters, buffers and submodules under their attribute names, then all other attributes."""
+    if issubclass(type(o), _MODULE_CONTAINERS):
+        # Their names are keys or indices. With one path for all of them, a container that grows has a name.
+        yield from _own_attributes(dictionary, o)
+        return
     others = []
     for step, value, weight in _own_attributes(dictionary, o):
         if step[1:] in _MODULE_REGISTRIES and issubclass(type(value), dict):
