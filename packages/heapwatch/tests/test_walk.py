@@ -1,6 +1,7 @@
 import collections
 import functools
 import gc
+import itertools
 import logging
 import queue
 import sys
@@ -99,6 +100,10 @@ def with_gradient(value: Tensor) -> Tensor:
     return parameter
 
 
+class Repeated(itertools.repeat[Any]):
+    """Has a field in C and a `__dict__`, like the blocks of a pandas table."""
+
+
 def object_array(value: Any) -> np.ndarray:
     array = np.empty(2, object)
     array[1] = value
@@ -136,6 +141,7 @@ PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (object_array, "[1]"),
     (lambda v: types.MappingProxyType({"x": v}), ".<mappingproxy 0>['x']"),
     (lambda v: iter([v]), ".<list_iterator 0>[0]"),
+    (Repeated, ".<Repeated 1>"),
 ]
 
 

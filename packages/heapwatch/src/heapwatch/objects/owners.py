@@ -39,6 +39,7 @@ _STEP = re.compile(r"[.\[]|$")
 _NAME = re.compile(r"\[[^\]]*\]|<\w+ (\w+)>|(\w+)")
 # The container of a queue or a cached function.
 _INSIDE = re.compile(r"\._?queue$|\.<cache>(\[\*\])?$")
+_FIELD = re.compile(r"\.<[\w.]+ \*>")
 _LAST_KEY = re.compile(r"\[('[^']*')\]$")
 _NOUNS: tuple[tuple[Any, str], ...] = (
     (Tensor, "tensor"),
@@ -100,6 +101,9 @@ class Owners:
         wrapper = chain.get(shown)
         if not (is_queue(wrapper) or is_cache(wrapper)):
             shown, wrapper = place, None
+        if container is None:
+            # Developers see a table, not the fields of the C objects inside.
+            shown = _FIELD.split(shown)[0]
         start = _start_of(outer, shown)
         lines = _lines_of(start, shown)
         earlier = {each.pattern: each.oldest_sequence for each in self._before.graphs.holders}

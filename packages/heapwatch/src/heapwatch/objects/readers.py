@@ -301,6 +301,7 @@ _LANGUAGE: dict[type, Reader] = {
     types.FrameType: frame,
     functools._lru_cache_wrapper: lru_cache,
 }
+_POINTER = 8
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _CDATA: Any = ctypes.Array.__mro__[1]
 
@@ -399,7 +400,10 @@ def _readers(kind: type) -> Iterator[Reader]:
     if dictionary is not None and kind is not types.FunctionType:
         read = module_attributes if issubclass(kind, nn.Module) else attributes
         yield functools.partial(read, dictionary)
-    if not (language or slots or dictionary):
+    # Subclasses of C classes, such as the blocks of a pandas table, have fields in addition to a `__dict__`.
+    offsets = (type_attribute(kind, name) for name in ("__dictoffset__", "__weakrefoffset__"))
+    own = object.__basicsize__ + _POINTER * (len(slots) + sum(each > 0 for each in offsets))
+    if not language and (type_attribute(kind, "__basicsize__") > own or not (slots or dictionary)):
         yield referents
 
 
