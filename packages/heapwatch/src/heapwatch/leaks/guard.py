@@ -294,6 +294,10 @@ class MemoryGuard:
                 return
             known = self._known(counter, sources, suspicion, roots)
             growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
+        if growth.is_due and counter.unit != "MB" and not growth.found.messages:
+            # Few files or threads may have been created between the suspicion and the alarm.
+            growth.found = self._known(counter, growth.found.lines, suspicion, roots)
+            growth.reported = None if growth.found.messages else growth.reported
         growth.trend_tests += 1
         # Growth with a known holder is searched again, because another holder may have started to grow.
         is_due = growth.is_searched_for and growth.is_due
@@ -303,14 +307,19 @@ class MemoryGuard:
     def _known(
         self, counter: WatchedCounter, lines: _Lines, suspicion: _Suspicion, roots: _Roots
     ) -> GrowthSources:
-        """Return a source that is known without its holder, with the objects that may cause it."""
-        if counter.unit == "MB":
-            return GrowthSources(lines, is_named=bool(lines))
+        """Return a source that is known without a search, or the objects that cause it."""
+        if not lines:
+            return GrowthSources((), is_named=False)
         with self._searching():
             heap = measure_heap(roots, suspicion.heap.is_whole, suspicion.heap)
+        steps, rise = self._step - suspicion.step, suspicion.rise(counter)
+        if counter.unit == "MB":
+            # Tensors from the workers of a DataLoader are in shared memory.
+            found = sources_of(suspicion.heap, heap, steps, rise)
+            is_held = found.is_named and not found.lines[0].startswith(NATIVE)
+            return found if is_held else GrowthSources(lines)
         # Objects that are fewer than half of the new files or threads are not the cause.
-        steps, least = self._step - suspicion.step, suspicion.rise(counter) / 2
-        return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, least))
+        return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, rise / 2))
 
     def _explain(self, counter: WatchedCounter, suspicion: _Suspicion) -> tuple[TrendClass, _Lines]:
         """Return the meaning of an alarm, and the holder if it is known without a search."""
