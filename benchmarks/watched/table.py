@@ -111,7 +111,8 @@ def named(report: dict[str, Any], leak: str, first: bool = False) -> bool:
     return any(part.lower() in text.lower() for part in leaks.EXPECTED[leak] for text in texts)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file, or `None` if the file does not exist."""
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -131,7 +132,7 @@ def run(name: str, leak: str, seconds: float, folder: Path, watched: bool) -> di
         )
         while (done := os.wait4(child.pid, os.WNOHANG))[0] == 0:
             time.sleep(0.5)
-            report = _read(folder / "watch.json") if leak != "none" and not found_at else None
+            report = read_json(folder / "watch.json") if leak != "none" and not found_at else None
             if report and report["verdict"] == "leak" and named(report, leak):
                 found_at = time.monotonic()
             if found_at and time.monotonic() - found_at > _LINGER_SECONDS:
@@ -153,7 +154,7 @@ def row(name: str, leak: str, seconds: float, folder: Path) -> dict[str, Any]:
     fields["version"] = f"{package} " + ("at a commit" if package == "cleanrl" else version(package))
     (folder / "watch.json").unlink(missing_ok=True)
     fields["watched"] = run(name, leak, seconds, folder, watched=True)
-    report = _read(folder / "watch.json") or {"verdict": "no report", "findings": []}
+    report = read_json(folder / "watch.json") or {"verdict": "no report", "findings": []}
     findings = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
     first = min(findings, key=lambda each: each["seconds"], default={})
     fields |= {"verdict": report["verdict"], "holders": findings}
