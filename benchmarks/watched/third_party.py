@@ -113,7 +113,8 @@ def judged(message: str, injection: Injection, place: str) -> dict[str, bool]:
 
 def _has_stopped(report: Path) -> bool:
     """Return whether the program takes no more samples, such as after an error in one of its threads."""
-    return report.exists() and time.time() - report.stat().st_mtime > PATIENCE
+    has_started = report.exists() and read_json(report)["samples"] > 0
+    return has_started and time.time() - report.stat().st_mtime > PATIENCE
 
 
 class Runner:

@@ -100,7 +100,7 @@ def with_gradient(value: Tensor) -> Tensor:
     return parameter
 
 
-class Repeated(itertools.repeat[Any]):
+class Repeated(itertools.repeat):
     """Has a field in C and a `__dict__`, like the blocks of a pandas table."""
 
 
@@ -141,7 +141,7 @@ PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (object_array, "[1]"),
     (lambda v: types.MappingProxyType({"x": v}), ".<mappingproxy 0>['x']"),
     (lambda v: iter([v]), ".<list_iterator 0>[0]"),
-    (Repeated, ".<Repeated 1>"),
+    (Repeated, ".<Repeated 2>"),
 ]
 
 
