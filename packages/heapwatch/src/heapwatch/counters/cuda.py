@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from .limits import memory_available_bytes
+
 _BYTES_PER_MB, _BYTES_PER_GB = 1e6, 1e9
 _DEVICE_COUNTERS = {
     "alloc_mb": "allocated_bytes.all.current",
@@ -90,3 +92,8 @@ def driver_paging_warning() -> str | None:
     capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     windows_driver = is_windows_driver(platform.system(), platform.release())
     return paging_warning(torch.cuda.memory_allocated(), capacity, windows_driver)
+
+
+def headroom_bytes(on_gpu: bool) -> int:
+    """Return the free memory of the current GPU, or of the host."""
+    return torch.cuda.mem_get_info()[0] if on_gpu else memory_available_bytes()

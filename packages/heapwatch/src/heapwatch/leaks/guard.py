@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..counters.cuda import driver_paging_warning
+from ..counters.cuda import driver_paging_warning, headroom_bytes
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
-from ..counters.limits import memory_available_bytes
 from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
@@ -307,18 +306,16 @@ class MemoryGuard:
     def _known(
         self, counter: WatchedCounter, lines: _Lines, suspicion: _Suspicion, roots: _Roots
     ) -> GrowthSources:
-        """Return a source that is known without a search, or the objects that cause it."""
+        """Return a known source, or at least half of its objects: such as tensors in shared memory."""
         if not lines:
             return GrowthSources((), is_named=False)
         with self._searching():
             heap = measure_heap(roots, suspicion.heap.is_whole, suspicion.heap)
         steps, rise = self._step - suspicion.step, suspicion.rise(counter)
         if counter.unit == "MB":
-            # Tensors from the workers of a DataLoader are in shared memory.
             found = sources_of(suspicion.heap, heap, steps, rise)
             is_held = found.is_named and not found.lines[0].startswith(NATIVE)
             return found if is_held else GrowthSources(lines)
-        # Objects that are fewer than half of the new files or threads are not the cause.
         return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, rise / 2))
 
     def _explain(self, counter: WatchedCounter, suspicion: _Suspicion) -> tuple[TrendClass, _Lines]:
@@ -409,7 +406,7 @@ class MemoryGuard:
 
     def _is_urgent(self, counter: WatchedCounter, detector: LeakDetector) -> bool:
         taken = detector.trend_test().slope_bytes_per_sample * detector.growing_samples
-        return counter.unit == "MB" and taken >= self._leak_share * _headroom_bytes(counter)
+        return counter.unit == "MB" and taken >= self._leak_share * headroom_bytes(counter.on_gpu)
 
     def _report_news(
         self, what: str, counter: WatchedCounter, detector: LeakDetector, growth: _Growth, holder: str | None
@@ -436,7 +433,7 @@ class MemoryGuard:
         # Filling ends without intervention, so it gets no estimate.
         if counter.unit == "MB" and verdict is not TrendClass.filling:
             seconds = (time.monotonic() - self._began) / distances
-            hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
+            hours = hours_to_limit(test, seconds, headroom_bytes(counter.on_gpu))
             rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
         self._report(Finding(self._step, what, verdict, found.lines, rate, found.messages))
 
@@ -455,7 +452,3 @@ class MemoryGuard:
 def _now(counter: WatchedCounter) -> int:
     """Return the current value of a counter, including its planned amount."""
     return int(memory_counters()[counter.tag] * counter.scale)
-
-
-def _headroom_bytes(counter: WatchedCounter) -> int:
-    return torch.cuda.mem_get_info()[0] if counter.on_gpu else memory_available_bytes()
