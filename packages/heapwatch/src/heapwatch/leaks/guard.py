@@ -5,7 +5,7 @@ import gc
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
-from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Heap, resource_messages, sources_of
+from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, resource_messages, sources_of
 from ..objects.heap import growth_sources, measure_heap
 from .detector import (
     BEYOND_COMPONENTS,
@@ -29,6 +29,7 @@ from .detector import (
     hours_to_limit,
     watched_counters,
 )
+from .suspicion import Growth, Suspicion, now_bytes
 from .table import Finding
 from .tracker import MemoryTracker
 from .verdict import TrendClass, TrendTest, classify_trend, saturates
@@ -46,41 +47,6 @@ _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 _NO_SOURCES = GrowthSources(())
 _TOUCHED = "memory that was asked for before is used for the first time: at most {:,.0f} MB more"
-
-
-@dataclass(frozen=True, slots=True)
-class _Suspicion:
-    """State of the heap and the counters when a series first looked like growth."""
-
-    step: int
-    heap: Heap
-    counters: Mapping[str, float]
-    system_bytes: int | None
-
-    def rise(self, counter: WatchedCounter) -> float:
-        """Return the growth of a counter since then."""
-        return _now(counter) - self.counters[counter.tag] * counter.scale
-
-
-@dataclass(slots=True)
-class _Growth:
-    """Findings about a growing counter."""
-
-    found: GrowthSources
-    is_searched_for: bool = True
-    """Whether a search of the heap can find the holder."""
-    since: _Suspicion | None = None
-    """State at the last search that found a holder. Later growth is compared with it."""
-    trend_tests: int = 0
-    reported: tuple[TrendClass, str | None] | None = None
-    """The reported verdict and holder."""
-
-    @property
-    def is_due(self) -> bool:
-        """Whether to search: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... if named. A search is slow."""
-        is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
-        is_power_of_4 = self.trend_tests.bit_length() % 2 == 1
-        return is_power_of_2 and (is_power_of_4 or not self.found.is_named or self.found.is_filling)
 
 
 class MemoryGuard:
@@ -136,9 +102,9 @@ class MemoryGuard:
         self._began, self._samples = 0.0, 0
         # The steps of the first and the last comparable sample.
         self._began_at = self._step = 0
-        self._suspicion: _Suspicion | None = None
-        self._growths: dict[WatchedCounter, _Growth] = {}
-        self._grown_components: dict[str, _Growth] = {}
+        self._suspicion: Suspicion | None = None
+        self._growths: dict[WatchedCounter, Growth] = {}
+        self._grown_components: dict[str, Growth] = {}
         # Host memory retained by earlier searches.
         self._own_bytes = 0
         self._shown_graphs: set[str] = set()
@@ -251,7 +217,7 @@ class MemoryGuard:
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
                 rise = detector.trend_test().rise_bytes
-                if confirm(rise, lambda counter=counter: _now(counter)) is TrendClass.collectable:
+                if confirm(rise, lambda counter=counter: now_bytes(counter)) is TrendClass.collectable:
                     self._report_growth(counter.name, counter, detector, TrendClass.collectable, _GARBAGE)
                     detector.restart(self._step, "finding")
                     found = True
@@ -263,7 +229,7 @@ class MemoryGuard:
             held = measure_heap(roots, is_whole)
         # The heap is also trimmed before an alarm about resident memory.
         trim_heap()
-        self._suspicion = _Suspicion(self._step, held, memory_counters(), system_bytes())
+        self._suspicion = Suspicion(self._step, held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -281,7 +247,7 @@ class MemoryGuard:
         self.searches += 1
         self.search_seconds += time.monotonic() - began
 
-    def _judge(self, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
+    def _judge(self, counter: WatchedCounter, suspicion: Suspicion, roots: _Roots) -> None:
         """Interpret an alarm, and report the holder of the growth."""
         detector, growth = self._watched[counter], self._growths.get(counter)
         if growth is None:
@@ -292,7 +258,7 @@ class MemoryGuard:
                 detector.restart(self._step, "given back" if verdict is TrendClass.flat else "finding")
                 return
             known = self._known(counter, sources, suspicion, roots)
-            growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
+            growth = self._growths[counter] = Growth(known, is_searched_for=not sources)
         if growth.is_due and counter.unit != "MB" and not growth.found.messages:
             # Few files or threads may have been created between the suspicion and the alarm.
             growth.found = self._known(counter, growth.found.lines, suspicion, roots)
@@ -304,7 +270,7 @@ class MemoryGuard:
             self._report_news(counter.name, counter, detector, growth, growth.found.holder)
 
     def _known(
-        self, counter: WatchedCounter, lines: _Lines, suspicion: _Suspicion, roots: _Roots
+        self, counter: WatchedCounter, lines: _Lines, suspicion: Suspicion, roots: _Roots
     ) -> GrowthSources:
         """Return a known source, or at least half of its objects: such as tensors in shared memory."""
         if not lines:
@@ -318,13 +284,13 @@ class MemoryGuard:
             return found if is_held else GrowthSources(lines)
         return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, rise / 2))
 
-    def _explain(self, counter: WatchedCounter, suspicion: _Suspicion) -> tuple[TrendClass, _Lines]:
+    def _explain(self, counter: WatchedCounter, suspicion: Suspicion) -> tuple[TrendClass, _Lines]:
         """Return the meaning of an alarm, and the holder if it is known without a search."""
         known = (counter.source,) if counter.source is not None else ()
         detector = self._watched[counter]
         rise = detector.trend_test().rise_bytes
         if counter.kept_from is None:
-            verdict = confirm(rise, lambda: _now(counter))
+            verdict = confirm(rise, lambda: now_bytes(counter))
             return verdict, _GARBAGE.lines if verdict is TrendClass.collectable else known
         held = next(other for each, other in self._watched.items() if each.name == counter.kept_from)
         values, steps = detector.values(), detector.steps()
@@ -332,10 +298,10 @@ class MemoryGuard:
         if found.verdict is not TrendClass.retention:
             # The live objects grow too, and have their own alarm.
             return TrendClass.flat, ()
-        before = _now(counter)
+        before = now_bytes(counter)
         trim_heap()
         # The allocator only cached the memory.
-        if before - _now(counter) >= rise / 2:
+        if before - now_bytes(counter) >= rise / 2:
             return TrendClass.flat, ()
         touched, now = suspicion.rise(counter), memory_counters()
         if counter.tag == _PRIVATE_TAG and _MAPPED_TAG in now:
@@ -348,7 +314,7 @@ class MemoryGuard:
             return TrendClass.growing, ()
         return TrendClass.retention, known
 
-    def _search(self, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots) -> bool:
+    def _search(self, counter: WatchedCounter, growth: Growth, suspicion: Suspicion, roots: _Roots) -> bool:
         """Search for the holder of recent growth. Return False if the next test must search again."""
         device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
         with self._searching():
@@ -364,18 +330,18 @@ class MemoryGuard:
                 messages = (each for each in found.messages if not each.startswith(NATIVE))
                 found = replace(found, lines=(_MAPPED,), messages=(*messages, _MAPPED))
             growth.found = found
-            growth.since = _Suspicion(self._step, heap, memory_counters(), system_bytes())
+            growth.since = Suspicion(self._step, heap, memory_counters(), system_bytes())
         elif not growth.found.is_named:
             growth.found = found
         return True
 
-    def _judge_components(self, suspicion: _Suspicion, roots: _Roots) -> None:
+    def _judge_components(self, suspicion: Suspicion, roots: _Roots) -> None:
         """Report components that exceed their plan by name."""
         grown, self._grown_components = self._grown_components, {}
         for name, detector in self.tracker.detectors().items():
             if not detector.alarm:
                 continue
-            growth = self._grown_components[name] = grown.get(name, _Growth(_NO_SOURCES))
+            growth = self._grown_components[name] = grown.get(name, Growth(_NO_SOURCES))
             growth.trend_tests += 1
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
@@ -387,7 +353,7 @@ class MemoryGuard:
                 growth.found = found if found.is_named else _NO_SOURCES
             self._report_news(f"the component {name}", counter, detector, growth, name)
 
-    def _verdict_of(self, growth: _Growth, counter: WatchedCounter, detector: LeakDetector) -> TrendClass:
+    def _verdict_of(self, growth: Growth, counter: WatchedCounter, detector: LeakDetector) -> TrendClass:
         if growth.found.is_filling:
             return TrendClass.filling
         is_leak = self._is_certain(counter, detector, growth.found.is_named)
@@ -409,7 +375,7 @@ class MemoryGuard:
         return counter.unit == "MB" and taken >= self._leak_share * headroom_bytes(counter.on_gpu)
 
     def _report_news(
-        self, what: str, counter: WatchedCounter, detector: LeakDetector, growth: _Growth, holder: str | None
+        self, what: str, counter: WatchedCounter, detector: LeakDetector, growth: Growth, holder: str | None
     ) -> None:
         """Report growth if it is new, or if its verdict or holder has changed."""
         verdict = self._verdict_of(growth, counter, detector)
@@ -447,8 +413,3 @@ class MemoryGuard:
         is_news = finding.verdict is not TrendClass.filling
         level = logging.ERROR if is_leak else logging.WARNING if is_news else logging.INFO
         self._log.log(level if self.accuses else logging.DEBUG, finding.text())
-
-
-def _now(counter: WatchedCounter) -> int:
-    """Return the current value of a counter, including its planned amount."""
-    return int(memory_counters()[counter.tag] * counter.scale)

@@ -1,0 +1,49 @@
+"""State of a growing counter: the reference of its searches, and what is known about its holder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..counters.process import memory_counters
+from ..objects.growth import GrowthSources, Heap
+from .detector import WatchedCounter
+from .verdict import TrendClass
+
+
+def now_bytes(counter: WatchedCounter) -> int:
+    """Return the current value of a counter, including its planned amount."""
+    return int(memory_counters()[counter.tag] * counter.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """State of the heap and the counters when a series first looked like growth."""
+
+    step: int
+    heap: Heap
+    counters: Mapping[str, float]
+    system_bytes: int | None
+
+    def rise(self, counter: WatchedCounter) -> float:
+        """Return the growth of a counter since then."""
+        return now_bytes(counter) - self.counters[counter.tag] * counter.scale
+
+
+@dataclass(slots=True)
+class Growth:
+    """Findings about a growing counter."""
+
+    found: GrowthSources
+    is_searched_for: bool = True
+    """Whether a search of the heap can find the holder."""
+    since: Suspicion | None = None
+    """State at the last search that found a holder. Later growth is compared with it."""
+    trend_tests: int = 0
+    reported: tuple[TrendClass, str | None] | None = None
+    """The reported verdict and holder."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to search: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... if named. A search is slow."""
+        is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
+        is_power_of_4 = self.trend_tests.bit_length() % 2 == 1
+        return is_power_of_2 and (is_power_of_4 or not self.found.is_named or self.found.is_filling)
