@@ -79,7 +79,9 @@ def test_both_wheels_install_from_a_folder_and_reverie_uses_heapwatch(
     assert done.stdout.split() == [str(tmp_path / "heapwatch" / "__init__.py"), "True"], done.stderr
     names = zipfile.ZipFile(heapwatch_wheel).namelist()
     source = ROOT / "packages" / "heapwatch" / "src"
-    assert {name for name in names if ".dist-info/" not in name} == relative_files(source, "*.py", "py.typed")
+    assert {name for name in names if ".dist-info/" not in name} == relative_files(
+        source, "*.py", "*.html", "py.typed"
+    )
 
 
 TRAIN = "import sys; from reverie.commands.entry import train; sys.argv.append('device=cpu')"

@@ -1,5 +1,6 @@
 """`heapwatch report` prints a saved report, and `heapwatch diff` compares two."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def test_a_saved_report_reads_as_the_one_at_the_end_and_a_fix_is_seen(
     write_report(watched(lambda step: None, 5).report(), tmp_path / "short")
     lines = shown(monkeypatch, capsys, "diff", tmp_path / "before", tmp_path / "short").splitlines()
     assert [line.partition(":")[0] for line in lines[2:]] == ["not judged yet"] * 2
+
+
+def test_a_report_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_report(watched(lambda step: None, 5).report(), tmp_path)
+    saved = json.loads((tmp_path / "watch.json").read_text())
+    (tmp_path / "watch.json").write_text(json.dumps(saved | {"version": 9}))
+    for asked in (("report", tmp_path), ("diff", tmp_path, tmp_path)):
+        with pytest.raises(SystemExit) as ended:
+            shown(monkeypatch, capsys, *asked)
+        error = capsys.readouterr().err
+        assert ended.value.code == 2 and error.count("\n") == 1
+        assert "it has version 9, but this heapwatch reads version 1). Give the folder" in error
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"verdict": "leak"}'])

@@ -42,7 +42,7 @@ def findings_of(folder: Path, module: str, function: str) -> Findings:
     """Call a function of a module 66 times under a watch. Call this in a fresh process."""
     sys.path.insert(0, str(folder))
     watch = watched(getattr(import_module(module), function), 66, threshold_mb=0.3)
-    messages = [message for each in watch.findings for message in (each.messages or each.sources)]
+    messages = [message for each in watch.findings for message in map(str, each.messages or each.sources)]
     return Findings(watch.verdict, messages)
 
 

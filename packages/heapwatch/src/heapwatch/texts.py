@@ -65,7 +65,8 @@ def write_whole(path: Path, text: str) -> None:
     # The name contains the process id, because another program may write to the same folder.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        # Names in the program may contain surrogates.
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

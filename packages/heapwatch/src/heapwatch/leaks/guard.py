@@ -16,7 +16,7 @@ from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
-from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, resource_messages, sources_of
+from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_messages, sources_of
 from ..objects.heap import growth_sources, measure_heap
 from .detector import (
     BEYOND_COMPONENTS,
@@ -88,6 +88,8 @@ class MemoryGuard:
         """Whether growth can be a leak. It cannot while a program is only loading."""
         self.searches, self.search_seconds = 0, 0.0
         """Number of heap searches, and their total wall-clock seconds."""
+        self.holders: dict[str, dict[str, list[tuple[int, float]]]] = {}
+        """Steps and bytes of each holder that a search has found, by kind of device, then by name."""
         # Step of the last first-time event. Later samples are comparable.
         self.steady_since = 0
         # Unlike `is_available`, this call lets the program fork later.
@@ -320,6 +322,10 @@ class MemoryGuard:
         with self._searching():
             heap = measure_heap(roots, since.heap.is_whole, since.heap)
         found = sources_of(since.heap, heap, self._step - since.step, since.rise(counter), device)
+        for each in found.messages:
+            if each.sizes:
+                points = self.holders.setdefault(device, {}).setdefault(each.owner, [])
+                points += zip((since.step, self._step), each.sizes, strict=True)
         if ELSEWHERE in found.lines:
             self._suspect(roots, is_whole=True)
             growth.since, growth.trend_tests = None, 0
@@ -327,8 +333,8 @@ class MemoryGuard:
         if found.is_named:
             is_native = any(line.startswith(NATIVE) for line in found.lines)
             if counter.kept_from and is_native:
-                messages = (each for each in found.messages if not each.startswith(NATIVE))
-                found = replace(found, lines=(_MAPPED,), messages=(*messages, _MAPPED))
+                messages = (each for each in found.messages if not each.text.startswith(NATIVE))
+                found = replace(found, lines=(_MAPPED,), messages=(*messages, Message(_MAPPED)))
             growth.found = found
             growth.since = Suspicion(self._step, heap, memory_counters(), system_bytes())
         elif not growth.found.is_named:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from ..objects.growth import Message
 from ..texts import aligned, count_text
 from .verdict import MIN_SAMPLES, TrendClass
 
@@ -111,7 +112,7 @@ class Finding:
     """Paths to the holders, or the reason for the growth."""
     growth: str = ""
     """Growth rate as text."""
-    messages: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
     """One sentence for each cause, with its fix if it is known."""
 
     def text(self, verbose: bool = False) -> str:
@@ -120,7 +121,7 @@ class Finding:
         what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
         head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
         shown = (*self.messages, *self.sources) if verbose else self.messages or self.sources
-        return "\n  ".join([head, *shown])
+        return "\n  ".join([head, *map(str, shown)])
 
 
 def _cells(row: ComponentRow, label: str) -> tuple[str, ...]:

@@ -142,6 +142,13 @@ class MemoryTracker:
         devices = self._followed[name].size.devices
         return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
 
+    def sizes_mb(self) -> dict[str, float]:
+        """Return the size of each component by device and name, e.g. `memory/cpu/replay`."""
+        sizes = {
+            name: followed.size.pinned_bytes / _BYTES_PER_MB for name, followed in self._followed.items()
+        }
+        return {f"memory/{self.device_kind(name)}/{name}": size for name, size in sizes.items()}
+
     def accounted_bytes(self, device: str) -> int:
         """Return the bytes of the run's own components on `cpu` or `cuda` at the last sample."""
         held = self._bytes_by_device.items()

@@ -9,11 +9,13 @@ import linecache
 import re
 import sys
 import sysconfig
+import textwrap
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..texts import printable
 from .readers import type_attribute
 
 OWN_FOLDER = str(Path(__file__).parents[1])
@@ -26,12 +28,14 @@ _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (ast.ClassDef, *_FUNCTIONS)
 _MOST_SHOWN = 2
+# The excerpt of a file shows this many lines before and after each place.
+_AROUND = 2
 # Further files are not parsed, to bound the time of a search.
 _MOST_FILES = 40
 
 
 class Lines(NamedTuple):
-    """Places in the source such as `file.py:7`, in the order of the file."""
+    """Places in the source such as `/app/file.py:7`, in the order of the file."""
 
     added: list[str]
     assigned: list[str]
@@ -41,8 +45,8 @@ class Lines(NamedTuple):
     removed: list[str]
 
     @property
-    def growth(self) -> str:
-        """The first two lines that add to the name, else the first two that assign it, else ""."""
+    def growth(self) -> tuple[str, ...]:
+        """The first two lines that add to the name, else the first two that assign it, else ()."""
         return _shown(self.added or self.assigned or self.defined)
 
 
@@ -61,14 +65,16 @@ def lines_of(name: str, kind: type | None, module: str | None, function: str | N
     for file, tree in _parsed((*near, *_user_files()), name):
         for node in ast.walk(tree) if file in near or function else ():
             if isinstance(node, _SCOPES) and node.name in scopes:
-                _collect(node, name, key, Path(file).name, inner)
+                _collect(node, name, key, file, inner)
         if file in near and kind is None:
-            _collect(tree, name, key, Path(file).name, outer)
-        _collect(tree, name, key, Path(file).name, every)
+            _collect(tree, name, key, file, outer)
+        _collect(tree, name, key, file, every)
         # A local variable of the same name is not the attribute.
-        _collect(tree, name, key or ("" if kind is None else f".{name}"), Path(file).name, elsewhere)
+        _collect(tree, name, key or ("" if kind is None else f".{name}"), file, elsewhere)
     # Functions of the same name may be in several files.
-    is_certain = not function or len({place.partition(":")[0] for place in inner.added + inner.assigned}) == 1
+    is_certain = (
+        not function or len({place.rpartition(":")[0] for place in inner.added + inner.assigned}) == 1
+    )
     is_unique = not function and len({*(elsewhere.added or elsewhere.assigned)}) == 1
     choices = ((inner, is_certain), (outer, True), (elsewhere, is_unique))
     usable = [each for each, is_usable in choices if is_usable and each.growth]
@@ -79,14 +85,14 @@ def lines_of(name: str, kind: type | None, module: str | None, function: str | N
     return found._replace(removed=inner.removed if function else every.removed)
 
 
-def calls_of(names: Iterable[str]) -> str:
-    """Return the lines that call a function with one of these names, or "" if there are more than two."""
+def calls_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines that call a function with one of these names, or () if there are more than two."""
     found: list[str] = []
     for name in names:
         for file, tree in _parsed(_user_files(), name):
             calls = (each.func for each in ast.walk(tree) if isinstance(each, ast.Call))
-            found += [f"{Path(file).name}:{each.lineno}" for each in calls if _last_name(each) == name]
-    return _shown(found) if len(set(found)) <= _MOST_SHOWN else ""
+            found += [f"{file}:{each.lineno}" for each in calls if _last_name(each) == name]
+    return _shown(found) if len(set(found)) <= _MOST_SHOWN else ()
 
 
 def is_library(file: str) -> bool:
@@ -101,8 +107,21 @@ def is_of_the_user(kind: type) -> bool:
     return type(module) is str and (module == "__main__" or bool(_file_of(sys.modules.get(module))))
 
 
-def _shown(places: list[str]) -> str:
-    return " and ".join([*dict.fromkeys(places)][:_MOST_SHOWN])
+def excerpt(place: str) -> str:
+    """Return the numbered source lines around a place such as `/app/agent.py:7`, with a mark at this place.
+
+    >>> excerpt("/no/such/file.py:7")
+    ''
+    """
+    file, _, number = place.rpartition(":")
+    first = max(1, int(number) - _AROUND)
+    text = "".join(linecache.getlines(file)[first - 1 : int(number) + _AROUND]).expandtabs(4)
+    lines = enumerate(textwrap.dedent(text).rstrip().split("\n") if text else [], first)
+    return "\n".join(f"{'>' if i == int(number) else ' '} {i:>4}  {printable(line)}" for i, line in lines)
+
+
+def _shown(places: list[str]) -> tuple[str, ...]:
+    return tuple([*dict.fromkeys(places)][:_MOST_SHOWN])
 
 
 def _user_files() -> Iterator[str]:

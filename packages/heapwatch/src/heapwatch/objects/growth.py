@@ -4,10 +4,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from ..texts import count_text, size_text
 from .capacity import Bound
+from .code_lines import excerpt
 from .graph_holders import GraphReport
 
 NATIVE = "no Python object holds it: native memory of a library or an extension"
@@ -37,6 +39,22 @@ _HOLDER = re.compile(r".*?(?= holds | -> |: |$)")
 _Entries = Mapping[str, int]
 
 
+class Message(NamedTuple):
+    """A sentence about a cause of growth, with its fix if it is known."""
+
+    text: str
+    fix: str = ""
+    owner: str = ""
+    path: str = ""
+    code: str = ""
+    """Source lines around the lines that add to the owner."""
+    sizes: tuple[float, ...] = ()
+    """Bytes of the owner in both measurements, or () if they are unknown."""
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.fix}".rstrip()
+
+
 class Cause(NamedTuple):
     """What holds growing memory, in the program's own terms, and how to fix it."""
 
@@ -45,19 +63,21 @@ class Cause(NamedTuple):
     path: str
     """Pattern of the path to the container. Everything below it belongs to this cause."""
     details: tuple[str, ...]
-    """Container, contents and source line, such as ("list", "1,612 tensors", "agent.py:7")."""
+    """Container and contents, such as ("list", "1,612 tensors")."""
     effect: str = ""
     fix: str = ""
     """Effect and fix are empty if no known pattern has sufficient confidence."""
 
-    def text(self, growth: str) -> str:
-        """Return the message, with the growth as text."""
-        return f"{self.name} {self.effect or 'grows'}: {growth}.{self.fix and f' {self.fix}'}"
+    places: tuple[str, ...] = ()
+    """Lines that add to the container, such as `/app/agent.py:7`."""
 
-    @property
-    def name(self) -> str:
-        """The owner with its details."""
-        return f"{self.owner} ({', '.join(self.details)})" if self.details else self.owner
+    def message(self, growth: str, sizes: tuple[float, ...] = ()) -> Message:
+        """Return the message, with the growth as text."""
+        lines = " and ".join(Path(place).name for place in self.places)
+        details = ", ".join(filter(None, (*self.details, lines)))
+        text = f"{self.owner}{details and f' ({details})'} {self.effect or 'grows'}: {growth}."
+        code = "\n\n".join(map(excerpt, self.places))
+        return Message(text, self.fix, self.owner, self.path, code, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +111,7 @@ class GrowthSources:
     """Whether the lines include a holder, or rule out Python objects with certainty."""
     is_filling: bool = False
     """Whether the largest holder is a container below its capacity."""
-    messages: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
     """One sentence for each cause of the growth, with a fix if it is known."""
 
     @property
@@ -103,7 +123,7 @@ class GrowthSources:
     @property
     def shown(self) -> tuple[str, ...]:
         """The messages, or the lines without a message."""
-        return self.messages or self.lines
+        return tuple(map(str, self.messages)) or self.lines
 
 
 def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: str = "cpu") -> GrowthSources:
@@ -143,10 +163,10 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
     part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
     native = f"{NATIVE} ({part})"
     resources = resource_messages(before, now, steps)
-    return GrowthSources((native,), messages=(native, *resources) if resources else ())
+    return GrowthSources((native,), messages=(Message(native), *resources) if resources else ())
 
 
-def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -> tuple[str, ...]:
+def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -> tuple[Message, ...]:
     """Return a sentence for each class known for leaks with at least `least` more objects than before.
 
     Fewer than four more objects are never reported.
@@ -155,7 +175,7 @@ def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -
     for name, cause in now.causes.items():
         more = now.resources.get(name, 0) - before.resources.get(name, 0)
         if more >= max(LEAST_OBJECTS, least):
-            found.append(cause.text(f"{more:,} more in {count_text(steps, 'step')}"))
+            found.append(cause.message(f"{more:,} more in {count_text(steps, 'step')}"))
     return tuple(found)
 
 
@@ -166,7 +186,7 @@ class _Messages:
         self._before, self._now, self._steps, self._device = before, now, steps, device
         # Bytes and growth in bytes, by the cause's path.
         self._found: dict[str, tuple[Cause, float, float]] = {}
-        self._filling: dict[str, str] = {}
+        self._filling: dict[str, Message] = {}
 
     def add_graph(self, path: str, nbytes: float, growth: float) -> None:
         """Add an autograd graph. Its tensors count, in addition to the objects on the path."""
@@ -177,20 +197,22 @@ class _Messages:
     def add_path(self, path: str, filling: str | None) -> None:
         """Add a path, with its fill level if it is filling."""
         cause = self._now.causes.get(path) or Cause(path, path, ())
+        known = _, size, rate = self._known(cause)
         if filling is None:
-            self._found[cause.path] = self._known(cause)
+            self._found[cause.path] = known
         else:
-            self._filling[cause.path] = f"{cause.name} is filling: {filling.partition(' has ')[2]}."
+            level, filled = filling.partition(" has ")[2], cause._replace(effect="is filling", fix="")
+            self._filling[cause.path] = filled.message(level, (size - rate * self._steps, size))
 
-    def texts(self) -> tuple[str, ...]:
+    def texts(self) -> tuple[Message, ...]:
         """Return the sentences, those with the largest growth first."""
         found = sorted(self._found.values(), key=lambda each: -each[2])
         # A block of code counts as one step.
         per_step = " per step" if self._steps > 1 else ""
-        known = [
-            cause.text(f"{size_text(size)}, {'+' * (rate >= 0)}{size_text(rate)}{per_step}")
-            for cause, size, rate in found
-        ]
+        known = list[Message]()
+        for cause, size, rate in found:
+            growth = f"{size_text(size)}, {'+' * (rate >= 0)}{size_text(rate)}{per_step}"
+            known.append(cause.message(growth, (size - rate * self._steps, size)))
         return tuple([*known, *self._filling.values()][:_TOP])
 
     def _known(self, cause: Cause) -> tuple[Cause, float, float]:

@@ -110,24 +110,24 @@ class Owners:
         is_pinned = graph is not None and earlier.get(graph.pattern) == graph.oldest_sequence
         value = chain.get(place)
         evidence = Evidence(place, path[len(place) :], wrapper, container, lines, graph, is_pinned, value)
-        advice, line = advice_for(evidence), lines.growth
+        advice, places = advice_for(evidence), lines.growth
         resource = resource_of(container)
         if resource is not None:
-            advice, line = resource.advice, calls_of(resource.calls) or line
+            advice, places = resource.advice, calls_of(resource.calls) or places
         elif is_cache(wrapper):
             code = cached_code(wrapper)
-            line = f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else line
+            places = (f"{code.co_filename}:{code.co_firstlineno}",) if code is not None else places
         else:
-            line = calls_of(filling_calls(place)) or line
-        contents = self._contents(container, place, wrapper)
-        details = tuple(filter(None, (*contents, line)))
+            places = calls_of(filling_calls(place)) or places
+        details = self._contents(container, place, wrapper)
         owner = _owner(start, shown)
         for part, each in outer.items():
             if issubclass(type(each), logging.Logger):
                 # A logger is known by its name, and reachable from every other logger.
                 own = dictionary_getter(type(each))
                 owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){shown[len(part) :]}"
-        return Cause(owner, place, details, *((advice.effect, advice.fix) if advice else ()))
+        effect, fix = (advice.effect, advice.fix) if advice else ("", "")
+        return Cause(owner, place, details, effect, fix, places)
 
     def _nameless_cause(self, path: str) -> Cause | None:
         """Describe a known holder in C or C++, or return `None` for any other path."""
@@ -135,13 +135,13 @@ class Owners:
         callbacks = atexit._ncallbacks()
         more = callbacks - self._before.resources.get(_ATEXIT, callbacks)
         if _CALLABLE.match(place) and more >= LEAST_OBJECTS:
-            details = count_text(callbacks, "callback"), calls_of(("register",))
+            effect, details = "keeps every callback", (count_text(callbacks, "callback"),)
             fix = "Call atexit.unregister(callback), or register a weakref.WeakMethod."
-            return Cause(_ATEXIT, place, tuple(filter(None, details)), "keeps every callback", fix)
+            return Cause(_ATEXIT, place, details, effect, fix, calls_of(("register",)))
         if CREATE_GRAPH_CYCLE in place:
-            line = calls_of(("backward",))
+            effect = "is in a cycle with its gradient"
             fix = "Use torch.autograd.grad, or set each grad to None after its last use."
-            return Cause(place, place, (line,) if line else (), "is in a cycle with its gradient", fix)
+            return Cause(place, place, (), effect, fix, calls_of(("backward",)))
         return None
 
     def _contents(self, container: Any, place: str, wrapper: Any) -> tuple[str, ...]:
@@ -170,9 +170,9 @@ def resource_causes(objects: Sequence[Any], before: Heap | None) -> tuple[dict[s
         found = (number for number, other in kinds.items() if issubclass(other, kind))
         count = counts[each.owner] = sum(times[number] for number in found)
         if before is not None and count > before.resources.get(each.owner, 0):
-            details = (count_text(count, each.noun), calls_of(each.calls))
+            details, places = (count_text(count, each.noun),), calls_of(each.calls)
             effect, fix = each.advice.effect, each.advice.fix
-            causes[each.owner] = Cause(each.owner, each.owner, tuple(filter(None, details)), effect, fix)
+            causes[each.owner] = Cause(each.owner, each.owner, details, effect, fix, places)
     # atexit counts its callbacks, but does not list them.
     return counts | {_ATEXIT: atexit._ncallbacks()}, causes
 

@@ -2,25 +2,21 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..counters.glibc import in_use_source
-from ..leaks.detector import BEYOND_COMPONENTS, watched_counters
+from ..leaks.detector import watched_counters
 from ..leaks.table import Finding
-from ..leaks.verdict import TrendTest
-from ..texts import aligned, count_text, write_whole
+from ..leaks.verdict import TrendClass, TrendTest
+from ..texts import count_text, write_whole
+from .page import page
 
 WATCH_JSON, WATCH_HTML = "watch.json", "watch.html"
 _MOST_POINTS = 512
-_WIDTH, _HEIGHT = 560, 110
-_SHOWN = {
-    each.tag: each.name.removesuffix(BEYOND_COMPONENTS) + (", MB" if each.unit == "MB" else "")
-    for each in watched_counters(0.0, on_cuda=True)
-}
+_SHOWN = ("memory/", *(each.tag for each in watched_counters(0.0, on_cuda=True)))
 _WORDS = {
     "leak": "Memory leaks.",
     "filling": "Memory grows until something with a capacity is full.",
@@ -28,14 +24,10 @@ _WORDS = {
     "undecided": "Not enough samples for a verdict. Let the program run for longer, or sample more often.",
 }
 _LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
-_NUMBERS = ("steps", "samples", "seconds", "own_seconds", "searches", "search_seconds")
-# The page must not load anything.
-_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>heapwatch</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>
-body { max-width: 1240px; margin: 0 auto; padding: 32px 24px; font: 15px/1.5 system-ui, sans-serif; }
-pre { white-space: pre-wrap; }
-</style></head><body>"""
+VERSION = 1
+"""Version of the format of `watch.json`."""
+SAVED = "command started unit steps samples seconds own_seconds searches search_seconds".split()
+"""Fields of a report that `watch.json` contains unchanged."""
 
 
 class Series:
@@ -47,12 +39,12 @@ class Series:
         self._count = 0
 
     def add(self, step: int, seconds: float, counters: Mapping[str, float]) -> None:
-        """Add a sample, unless thinning skips it."""
+        """Add a sample, unless thinning skips it. Tags of components begin with `memory/`."""
         if self._count % self._spacing == 0:
             if len(self.rows) == _MOST_POINTS:
                 self.rows = self.rows[::2]
                 self._spacing *= 2
-            kept = {tag: round(counters[tag], 4) for tag in _SHOWN if tag in counters}
+            kept = {tag: round(number, 4) for tag, number in counters.items() if tag.startswith(_SHOWN)}
             self.rows.append({"step": step, "seconds": round(seconds, 3), **kept})
         self._count += 1
 
@@ -82,6 +74,10 @@ class TimedFinding:
 class WatchReport:
     """The state of a watch at one moment."""
 
+    command: str
+    """Name and arguments of the program."""
+    started: str
+    """Local time with its time zone."""
     verdict: str
     is_loading: bool
     """Whether no optimizer has stepped yet, so that growth may be loading."""
@@ -90,6 +86,8 @@ class WatchReport:
     trends: Mapping[str, TrendTest]
     """Test of each counter over the current window."""
     series: Series = field(repr=False)
+    holders: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
+    """Steps and bytes of each holder that a search has found, by kind of device, then by name."""
     steps: int
     unit: str
     samples: int
@@ -103,6 +101,7 @@ class WatchReport:
     def values(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
         return {
+            "version": VERSION,
             "verdict": self.verdict,
             "findings": [
                 {
@@ -110,7 +109,7 @@ class WatchReport:
                     "seconds": round(each.seconds, 2),
                     "verdict": each.finding.verdict.value,
                     "resource": each.finding.resource,
-                    "messages": list(each.finding.messages),
+                    "messages": [message._asdict() for message in each.finding.messages],
                     "sources": list(each.finding.sources),
                     "growth": each.finding.growth.removeprefix(", "),
                     "ended": each.ended,
@@ -122,50 +121,38 @@ class WatchReport:
                 name: {"verdict": test.verdict.value, "samples": test.samples}
                 for name, test in self.trends.items()
             },
-            **{name: round(getattr(self, name), 3) for name in _NUMBERS},
-            "unit": self.unit,
+            **{name: getattr(self, name) for name in SAVED},
             "in_use_source": in_use_source(),
             "pid": os.getpid(),
             "series": self.series.rows,
+            "holders": self.holders,
         }
 
     def lines(self, verbose: bool = False) -> list[str]:
         """Return the report as lines for a terminal. `verbose` adds the paths to the holders."""
+        found = [line for each in self.findings for line in each.text(verbose).splitlines()]
+        return [f"{_WORDS[self.verdict]} {self._summary()}", *found, *self._notes()]
+
+    def _notes(self) -> list[str]:
+        loading = [_LOADING] if self.is_loading and self.findings else []
+        return [*loading, *(f"  allocated at {line}" for line in self.newest_allocations)]
+
+    def _summary(self) -> str:
+        """Return the number of samples, the duration, and the cost of the watch."""
         share = self.own_seconds / self.seconds if self.seconds else 0.0
         # The clock of a program without optimizer steps has its own unit.
         steps = count_text(self.steps, "step") if self.unit == "steps" else f"{self.steps:,} {self.unit}"
         extent = f"{count_text(self.samples, 'sample')} in {steps} and {self.seconds:,.0f} s"
         searches = f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
-        cost = f"sampling took {share:.1%} of the time, {searches}"
-        found = [line for each in self.findings for line in each.text(verbose).splitlines()]
-        traced = [f"  allocated at {line}" for line in self.newest_allocations]
-        loading = [_LOADING] if self.is_loading and self.findings else []
-        return [f"{_WORDS[self.verdict]} {extent}; {cost}.", *found, *loading, *traced]
+        return f"{extent}; sampling took {share:.1%} of the time, {searches}."
 
     def page(self) -> str:
         """Return the report as an offline HTML page, without scripts and with all text escaped."""
-        text = "\n".join(self.lines(verbose=True))
-        rows = [(name, test.verdict.value, str(test.samples)) for name, test in self.trends.items()]
-        headings = ("counter", "verdict of the samples judged now", "samples")
-        counters = "\n".join(aligned([headings, *rows], headings[:2]))
-        body = [f"<h1>{escape(_WORDS[self.verdict])}</h1>", f"<pre>{escape(text)}</pre>"]
-        body += ["<h2>Counters</h2>", f"<pre>{escape(counters)}</pre>"]
-        body += [self._curve(tag, name) for tag, name in _SHOWN.items()]
-        return "\n".join([_HEAD, *body, "</body></html>\n"])
-
-    def _curve(self, tag: str, name: str) -> str:
-        """Return a counter over time as SVG, or "" if it is not available or always 0."""
-        points = [(row["seconds"], row[tag]) for row in self.series.rows if tag in row]
-        values = [value for _, value in points]
-        if not any(values):
-            return ""
-        low, high, begin = min(values), max(values), points[0][0]
-        box = f"{begin} {-high} {max(points[-1][0] - begin, 1e-9)} {max(high - low, 1e-9)}"
-        path = " ".join(f"{at},{-value}" for at, value in points)
-        line = f"<polyline points='{path}' fill='none' stroke='#1f5fbf' vector-effect='non-scaling-stroke'/>"
-        shape = f"viewBox='{box}' preserveAspectRatio='none' width='{_WIDTH}' height='{_HEIGHT}'"
-        picture = f"<svg {shape} role='img' aria-label='{escape(name)}'>{line}</svg>"
-        return f"<p>{escape(name)}: {low:,.2f} to {high:,.2f}</p>{picture}"
+        leaks = (each.finding for each in self.findings if each.finding.verdict is TrendClass.leak)
+        owners = dict.fromkeys(message.owner for each in leaks for message in each.messages if message.owner)
+        is_leak = owners and self.verdict == TrendClass.leak.value
+        verdict = f"Memory leaks in {' and '.join(owners)}." if is_leak else _WORDS[self.verdict]
+        return page(self.values(), verdict, self._summary(), self._notes())
 
 
 def write_report(report: WatchReport, folder: Path) -> None:

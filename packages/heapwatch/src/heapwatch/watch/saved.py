@@ -9,7 +9,8 @@ from typing import Any
 from ..errors import FlagParser, UsageError
 from ..leaks.table import Finding
 from ..leaks.verdict import TrendClass
-from .report import WATCH_JSON, Series, TimedFinding, WatchReport
+from ..objects.growth import Message
+from .report import SAVED, VERSION, WATCH_JSON, Series, TimedFinding, WatchReport
 
 COMMANDS = {
     "report": "Print the report of a watch. The program may still be running.",
@@ -17,7 +18,6 @@ COMMANDS = {
 }
 # The name of the holder at the beginning of a message or of a path.
 _HOLDER = re.compile(r".*?(?= \(| holds | grows| -> |: |$)")
-_NUMBERS = ("steps", "samples", "seconds", "own_seconds", "searches", "search_seconds", "unit")
 
 
 def read_report(folder: Path) -> WatchReport:
@@ -30,6 +30,8 @@ def read_report(folder: Path) -> WatchReport:
         raise UsageError(f"{folder} is not a folder. Give the folder of a watch, such as watch_train.")
     try:
         saved = json.loads((folder / WATCH_JSON).read_text())
+        if saved["version"] != VERSION:
+            raise ValueError(f"it has version {saved['version']}, but this heapwatch reads version {VERSION}")
         return WatchReport(
             verdict=TrendClass(saved["verdict"]).value,
             is_loading=saved["unit"] != "steps",
@@ -37,11 +39,13 @@ def read_report(folder: Path) -> WatchReport:
             newest_allocations=tuple(saved["newest_allocations"]),
             trends={},
             series=Series(),
-            **{name: saved[name] for name in _NUMBERS},
+            holders={},
+            **{name: saved[name] for name in SAVED},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder} has no readable {WATCH_JSON} ({type(error).__name__}: {error})"
-        raise UsageError(f"{what}. Give the folder of a watch, such as watch_train.") from error
+        repair = "Give the folder of a watch with this version of heapwatch, such as watch_train."
+        raise UsageError(f"{what}. {repair}") from error
 
 
 def differences(before: WatchReport, after: WatchReport) -> Iterator[str]:
@@ -73,7 +77,7 @@ def show(command: str, arguments: list[str]) -> None:
 
 def _finding(saved: dict[str, Any]) -> TimedFinding:
     growth = f", {saved['growth']}" if saved["growth"] else ""
-    texts = tuple(saved["sources"]), growth, tuple(saved["messages"])
+    texts = tuple(saved["sources"]), growth, tuple(Message(**each) for each in saved["messages"])
     finding = Finding(saved["step"], saved["resource"], TrendClass(saved["verdict"]), *texts)
     return TimedFinding(finding, saved["seconds"], saved["step"], saved["ended"])
 
@@ -81,5 +85,5 @@ def _finding(saved: dict[str, Any]) -> TimedFinding:
 def _causes(report: WatchReport) -> dict[str, str]:
     """Return the causes of lasting growth by the name of the holder."""
     lasting = (each.finding for each in report.findings if each.ended is None)
-    texts = (text for each in lasting for text in each.messages or each.sources or (each.resource,))
+    texts = (str(text) for each in lasting for text in each.messages or each.sources or (each.resource,))
     return {_HOLDER.match(text)[0]: text for text in texts}  # pyright: ignore[reportOptionalSubscript]

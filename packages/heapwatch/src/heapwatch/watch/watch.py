@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import shlex
 import statistics
 import sys
 import time
@@ -20,6 +21,7 @@ from ..leaks.table import Finding
 from ..leaks.tracker import require_free_name
 from ..leaks.verdict import MIN_SAMPLES, TrendClass
 from ..objects.census import Component
+from ..texts import printable
 from .allocations import NewestAllocations
 from .phase import Phase
 from .report import Series, TimedFinding, WatchReport, write_report
@@ -105,6 +107,10 @@ class Watch:
         self._trace = NewestAllocations() if trace else None
         self._series = Series()
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
+        # The file name is enough, because a path may contain the name of the user.
+        program, *arguments = sys.argv or [""]
+        self._command = printable(shlex.join([Path(program).name, *arguments]))
+        self._started = time.strftime("%Y-%m-%d %H:%M:%S %Z")
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
         # Seconds of wall-clock time, and seconds of this thread's CPU time.
@@ -212,7 +218,7 @@ class Watch:
         self._found.clear()
         self._guard.findings.clear()
         self._guard.accuses = True
-        self._least_seconds = self._seconds
+        self._least_seconds, self._series = self._seconds, Series()
         self.restart(step)
         self._was_judged = self._grew = False
 
@@ -261,12 +267,15 @@ class Watch:
     def report(self) -> WatchReport:
         """Return a report of the current state."""
         return WatchReport(
+            command=self._command,
+            started=self._started,
             verdict=self.verdict,
             is_loading=self._is_loading,
             findings=tuple(map(replace, self._found.values())),
             newest_allocations=() if self._trace is None else tuple(self._trace.lines()),
             trends=self._guard.trends(),
             series=self._series,
+            holders=self._guard.holders,
             steps=self._step - self._first_step,
             unit="steps of a clock (no optimiser steps)" if self._is_loading else "steps",
             samples=self._samples,
@@ -295,7 +304,7 @@ class Watch:
         components = {name: Component((each(),)) for name, each in self._components.items()}
         self._guard.sample(step, counters, self._roots, components, is_after_pause)
         elapsed = time.perf_counter() - self._began
-        self._series.add(step, elapsed, counters)
+        self._series.add(step, elapsed, counters | self._guard.tracker.sizes_mb())
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
         # A finding that is repeated may now have a holder.
         for finding in self._guard.findings:
