@@ -97,6 +97,31 @@ def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_r
     assert finding["verdict"] == "growing" and "module __main__.kept holds" in finding["sources"][0]
 
 
+SLOW = """
+    import time
+    import torch
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.01)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        optimizer.step()
+        time.sleep(0.001)
+"""
+
+
+def test_progress_is_shown_once_in_an_interval_and_not_in_a_short_run(tmp_path: Path) -> None:
+    write(tmp_path, SLOW)
+    start = (
+        "import sys; from heapwatch.watch import command, watch; watch._PROGRESS_SECONDS = {}; command.main()"
+    )
+    lines = re.compile(r"^heapwatch: (?:\d+ of 48|[\d,]+) samples, (?:flat|undecided) so far$", re.MULTILINE)
+    seen = python(tmp_path, "-c", start.format(0.5), *WATCH[2:], "train.py")
+    seconds = read(tmp_path)["seconds"]
+    assert 1 <= len(lines.findall(seen.stderr)) <= seconds / 0.5, seen.stderr
+    # Interval and run are much longer in practice.
+    seen = python(tmp_path, "-c", start.format(seconds + 600), *WATCH[2:], "train.py")
+    assert seen.returncode == 0 and "so far" not in seen.stderr
+
+
 USUAL = """
     import json, time
     import torch

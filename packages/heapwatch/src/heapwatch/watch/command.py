@@ -123,6 +123,7 @@ def main() -> None:
             same = ("seconds", "share", "threshold_mb", "trace", "at")
             settings = {name: getattr(asked, name) for name in same}
             watch = Watch(folder=folder, automatic=True, **settings)
+            watch.progress = _say
             write_report(watch.report(), folder)
         except UsageError as error:
             # The numbers are already checked, so the error is about `at`.

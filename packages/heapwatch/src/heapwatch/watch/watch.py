@@ -33,6 +33,7 @@ _STAGE_SAMPLES = 256
 # The number of samples before the first verdict.
 _LEAST_SAMPLES = WINDOW // 2
 _WRITE_SECONDS = 5.0
+_PROGRESS_SECONDS = 60.0
 # A sample is due once this fraction of the distance has passed, because steps vary in duration.
 _SOONEST = 0.75
 # The minimum pause of a program, in seconds and in distances between samples.
@@ -113,6 +114,9 @@ class Watch:
         self._started = time.strftime("%Y-%m-%d %H:%M:%S %Z")
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
+        self.progress: Callable[[str], None] | None = None
+        """Called at most once a minute with a line about the samples so far."""
+        self._progress_at = 0.0
         # Seconds of wall-clock time, and seconds of this thread's CPU time.
         self._own_seconds, self._write_cost = 0.0, 0.0
         self._costs = deque[float](maxlen=_COSTS)
@@ -318,6 +322,16 @@ class Watch:
             # A full disk may have space later, and the final write reports an error.
             with suppress(OSError):
                 self._write()
+        if self.progress is not None and elapsed - self._progress_at >= _PROGRESS_SECONDS:
+            self._progress_at = elapsed
+            self.progress(self._progress_text())
+
+    def _progress_text(self) -> str:
+        """Return the number of samples and the verdict so far."""
+        growing = "growing" if self._grows() else "flat"
+        state = {"leak": "leaking", "undecided": growing}.get(self.verdict, self.verdict)
+        samples = f"{self._samples:,}" if self._was_judged else f"{self._stage_samples} of {_LEAST_SAMPLES}"
+        return f"{samples} samples, {state} so far"
 
     def _note_ends(self, step: int) -> None:
         """Mark findings that have ended, such as a full cache, and findings that have resumed."""
