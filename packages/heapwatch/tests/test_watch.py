@@ -1,6 +1,7 @@
 """A watch reports growing objects of a program, and distinguishes filling from leaking."""
 
 import itertools
+import json
 import math
 import os
 import re
@@ -35,7 +36,7 @@ def test_what_is_held_for_ever_is_a_leak_and_has_a_name(caplog: pytest.LogCaptur
     assert watch.verdict == "leak"
     [finding] = watch.findings
     assert f"module {__name__}.HELD['history'][*] holds" in finding.text(verbose=True)
-    details = r"\(list, \d+ arrays, test_watch\.py:34 and test_watch\.py:\d+\)"
+    details = r"\(list, \d+ arrays, test_watch\.py:35 and test_watch\.py:\d+\)"
     growth = r"grows: [\d.]+ MB, \+200\.0 kB per step\."
     assert re.search(rf"\n  {__name__}\.HELD\['history'\] {details} {growth}", finding.text())
     assert re.search(r"nothing is left in [\d,.]+ h\b", finding.text())
@@ -244,6 +245,21 @@ def test_a_report_separates_samples_from_searches_by_the_wall_clock() -> None:
         r"sampling took ([\d.]+)% of the time, heap searches took [\d.]+ s \(2 of them\)", report.lines()[0]
     )
     assert shown is not None
+
+
+@pytest.mark.parametrize("is_freed", [False, True])
+def test_a_search_that_is_due_at_the_end_is_made_unless_the_memory_is_freed(
+    is_freed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first search finds no holder in the user's modules, and the next test of the samples does not come.
+    monkeypatch.setattr(json, "hidden", [], raising=False)
+    with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0) as watch:
+        feed(watch, lambda step: json.hidden.append(np.empty(200 * KB, np.uint8)), range(60))  # pyright: ignore
+        assert watch.verdict == "undecided"
+        if is_freed:
+            json.hidden.clear()  # pyright: ignore
+    named = [text for each in watch.findings for text in each.sources if "module json.hidden[*]" in text]
+    assert bool(named) is not is_freed and watch.verdict == ("undecided" if is_freed else "leak")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

@@ -107,6 +107,8 @@ class MemoryGuard:
         self._suspicion: Suspicion | None = None
         self._growths: dict[WatchedCounter, Growth] = {}
         self._grown_components: dict[str, Growth] = {}
+        # The counters of the last sample.
+        self._counters: Mapping[str, float] = {}
         # Host memory retained by earlier searches.
         self._own_bytes = 0
         self._shown_graphs: set[str] = set()
@@ -162,7 +164,7 @@ class MemoryGuard:
                 self._log.warning(warning)
             self._began, self._began_at = time.monotonic(), step
         self._samples += 1
-        self._step = step
+        self._step, self._counters = step, counters
         is_judged_anew = self.tracker.sample(step, components, roots, is_after_pause)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         held["cpu"] += self._own_bytes
@@ -270,6 +272,21 @@ class MemoryGuard:
         is_due = growth.is_searched_for and growth.is_due
         if not is_due or self._search(counter, growth, suspicion, roots):
             self._report_news(counter.name, counter, detector, growth, growth.found.holder)
+
+    def finish(self, roots: _Roots) -> None:
+        """Search for the holders that are not found yet. No further test follows at the end of a program.
+
+        Memory that the program has freed since the last sample has no holder.
+        """
+        for counter, growth in self._growths.items():
+            detector, last = self._watched[counter], self._counters[counter.tag] * counter.scale
+            is_freed = last - now_bytes(counter) >= detector.trend_test().rise_bytes / 2
+            is_pending = growth.is_searched_for and not growth.found.is_named and not is_freed
+            if is_pending and self._suspicion is not None:
+                self._search(counter, growth, self._suspicion, roots)
+                # Local variables are gone, so only a path from a module or a class is certain.
+                if (growth.found.holder or "").startswith(("module ", "class ")):
+                    self._report_news(counter.name, counter, detector, growth, growth.found.holder)
 
     def _known(
         self, counter: WatchedCounter, lines: _Lines, suspicion: Suspicion, roots: _Roots

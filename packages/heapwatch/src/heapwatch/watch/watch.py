@@ -21,7 +21,7 @@ from ..leaks.table import Finding
 from ..leaks.tracker import require_free_name
 from ..leaks.verdict import MIN_SAMPLES, TrendClass
 from ..objects.census import Component
-from ..texts import printable
+from ..texts import printable, with_place
 from .allocations import NewestAllocations
 from .phase import Phase
 from .report import Series, TimedFinding, WatchReport, write_report
@@ -147,9 +147,11 @@ class Watch:
             self._trace.stop()
         if os.getpid() == self._pid:
             try:
+                self._guard.finish(self._roots)
+                self._note_findings(time.perf_counter() - self._began)
                 self._write()
-            except OSError as error:
-                _LOG.error("the report of the watch cannot be written: %s", error)
+            except Exception as error:
+                _LOG.error("the report of the watch cannot be written: %s", with_place(error))
 
     def track(self, name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
         """Track and judge the size of the object that a callable returns.
@@ -310,11 +312,7 @@ class Watch:
         elapsed = time.perf_counter() - self._began
         self._series.add(step, elapsed, counters | self._guard.tracker.sizes_mb())
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
-        # A finding that is repeated may now have a holder.
-        for finding in self._guard.findings:
-            key = finding.resource, finding.verdict
-            self._found.setdefault(key, TimedFinding(finding, elapsed, step)).finding = finding
-        self._guard.findings.clear()
+        self._note_findings(elapsed)
         self._note_ends(step)
         if self._trace is not None and self.verdict == TrendClass.leak.value:
             self._trace.sample()
@@ -332,6 +330,13 @@ class Watch:
         state = {"leak": "leaking", "undecided": growing}.get(self.verdict, self.verdict)
         samples = f"{self._samples:,}" if self._was_judged else f"{self._stage_samples} of {_LEAST_SAMPLES}"
         return f"{samples} samples, {state} so far"
+
+    def _note_findings(self, elapsed: float) -> None:
+        # A finding that is repeated may now have a holder.
+        for finding in self._guard.findings:
+            key = finding.resource, finding.verdict
+            self._found.setdefault(key, TimedFinding(finding, elapsed, self._step)).finding = finding
+        self._guard.findings.clear()
 
     def _note_ends(self, step: int) -> None:
         """Mark findings that have ended, such as a full cache, and findings that have resumed."""
