@@ -242,9 +242,13 @@ def test_a_report_separates_samples_from_searches_by_the_wall_clock() -> None:
     assert report.searches == 2 and report.search_seconds > 0 < report.own_seconds
     assert report.search_seconds + report.own_seconds <= time.perf_counter() - began
     shown = re.search(
-        r"sampling took ([\d.]+)% of the time, heap searches took [\d.]+ s \(2 of them\)", report.lines()[0]
+        r"sampling took [\d.]+% of the time, heap searches took [\d.]+ s \(2 of them\), "
+        r"the longest pause was [\d.]+ s\.$",
+        report.lines()[0],
     )
     assert shown is not None
+    # A pause is a sample with its searches, and none of the two searches took all the time.
+    assert report.search_seconds / 2 <= report.longest_pause <= report.search_seconds + report.own_seconds
 
 
 @pytest.mark.parametrize("is_freed", [False, True])

@@ -26,7 +26,7 @@ _WORDS = {
 _LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
 VERSION = 1
 """Version of the format of `watch.json`."""
-SAVED = "command started unit steps samples seconds own_seconds searches search_seconds".split()
+SAVED = "command started unit steps samples seconds own_seconds searches search_seconds longest_pause".split()
 """Fields of a report that `watch.json` contains unchanged."""
 
 
@@ -97,6 +97,8 @@ class WatchReport:
     searches: int
     search_seconds: float
     """Wall-clock seconds spent on heap searches, in addition to the samples."""
+    longest_pause: float
+    """Longest wall-clock seconds of a sample with its searches. The program pauses meanwhile."""
 
     def values(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
@@ -144,7 +146,8 @@ class WatchReport:
         steps = count_text(self.steps, "step") if self.unit == "steps" else f"{self.steps:,} {self.unit}"
         extent = f"{count_text(self.samples, 'sample')} in {steps} and {self.seconds:,.0f} s"
         searches = f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
-        return f"{extent}; sampling took {share:.1%} of the time, {searches}."
+        pause = f"the longest pause was {self.longest_pause:,.1f} s"
+        return f"{extent}; sampling took {share:.1%} of the time, {searches}, {pause}."
 
     def page(self) -> str:
         """Return the report as an offline HTML page, without scripts and with all text escaped."""

@@ -118,7 +118,7 @@ class Watch:
         """Called at most once a minute with a line about the samples so far."""
         self._progress_at = 0.0
         # Seconds of wall-clock time, and seconds of this thread's CPU time.
-        self._own_seconds, self._write_cost = 0.0, 0.0
+        self._own_seconds, self._write_cost, self._longest_pause = 0.0, 0.0, 0.0
         self._costs = deque[float](maxlen=_COSTS)
         self._step = self._first_step = self._next_step = 0
         self._samples = self._stage_samples = 0
@@ -202,6 +202,7 @@ class Watch:
         self._take(step, is_after_pause)
         self._sampled_at = time.perf_counter()
         self._costs.append(time.thread_time() - cpu_began)
+        self._longest_pause = max(self._longest_pause, self._sampled_at - began)
         self._own_seconds += self._sampled_at - began - (self._guard.search_seconds - searched)
         is_known_dear = self._samples == _COSTS and self._affordable_distance() > self._distance
         if self._stage_samples >= _STAGE_SAMPLES:
@@ -289,6 +290,7 @@ class Watch:
             own_seconds=self._own_seconds,
             searches=self._guard.searches,
             search_seconds=self._guard.search_seconds,
+            longest_pause=self._longest_pause,
         )
 
     def _grows(self) -> bool:
