@@ -274,6 +274,17 @@ def test_a_global_has_precedence_over_a_variable() -> None:
     ]
 
 
+def test_elements_outside_a_sample_are_represented_by_it_and_count_once() -> None:
+    before = measure_heap({}, is_whole=True)
+    KEPT["many"] = [Slotted([bytearray(100)]) for _ in range(20_000)]
+    after = measure_heap({}, is_whole=True)
+    more = after.totals["cpu"] - before.totals["cpu"]
+    # Each entry has an object, a list and a bytearray, of about 270 bytes.
+    assert more == pytest.approx(20_000 * 270, rel=0.3)
+    names = [path for path in after.held["cpu"] if path not in before.held["cpu"]]
+    assert not any("that nothing names" in path for path in names), names
+
+
 def test_the_container_that_keeps_pace_with_the_growth_is_the_cause() -> None:
     path, before = "m.stats['loss'][*].x", {"m.stats": 12, "m.stats['loss']": 60}
     # One more key, and twice as many entries of the list.

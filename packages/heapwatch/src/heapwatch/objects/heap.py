@@ -154,6 +154,7 @@ class _Measurement:
 
     def _nameless(self) -> Iterator[tuple[str, Any]]:
         """Yield the objects that the garbage collector tracks but no name reaches."""
+        self._skip_unsampled()
         others = [each for each in self._existing if not is_tensor(each)]
         for value in others:
             # The owner of a tuple has been visited.
@@ -166,6 +167,18 @@ class _Measurement:
         for value in sorted(tensors, key=lambda each: gradient_of(each) is None):
             if id(value) not in self._visitor.seen:
                 yield f"<{_kind_of(value)}, held by C++ only>", value
+
+    def _skip_unsampled(self) -> None:
+        """Skip all that belongs to elements outside a sample. The elements in the sample represent it."""
+        seen, found = self._visitor.seen, self._visitor.sampled_containers
+        while found:
+            held = {
+                id(each): each for each in gc.get_referents(*found) if id(type(each)) not in PRIMITIVE_IDS
+            }
+            new = (held[number] for number in held.keys() - seen)
+            # Types and modules lead to the whole program.
+            found = [each for each in new if not issubclass(type(each), (type, types.ModuleType))]
+            seen.update(map(id, found))
 
     def _count(self, found: Found) -> None:
         """Add the bytes of one object."""
@@ -185,7 +198,7 @@ class _Measurement:
                 self._held[storage.device.partition(":")[0]][found.pattern] += found.weight * storage.nbytes
         elif not issubclass(kind.type, (type, types.ModuleType)):
             # Types and modules are starting points of the walk.
-            nbytes = kind.size(value) + self._unvisited_bytes(value)
+            nbytes = kind.size(value) + self._unvisited_bytes(value, kind)
             self._held["cpu"][found.pattern] += found.weight * nbytes
 
     def _count_stores(self, found: Found, kind: Kind) -> None:
@@ -219,10 +232,10 @@ class _Measurement:
         length = round(found.weight * base.__len__(found.value))
         self._entries[found.pattern] = self._entries.get(found.pattern, 0) + length
 
-    def _unvisited_bytes(self, value: Any) -> float:
+    def _unvisited_bytes(self, value: Any, kind: Kind) -> float:
         """Return the bytes of objects that the walk skips: each number and text once, and the `__dict__`."""
         seen, held, total = self._visitor.seen, gc.get_referents(value), 0.0
-        getter = self._visitor.children.kind_of(value).dictionary
+        getter = kind.dictionary
         if getter is not None and any(type(each) is dict for each in held):
             own = getter.__get__(value)
             if type(own) is dict and id(own) not in seen:

@@ -71,6 +71,7 @@ class Visitor:
         """Ids of visited objects. Add ids to skip objects."""
         self.sampled: list[str] = []
         """Paths of the containers that are sampled."""
+        self.sampled_containers: list[Any] = []
         self._skipped = frozenset() if everything else PRIMITIVE_IDS
         # The references prevent reuse of ids during the walk.
         self._keep: list[Any] = []
@@ -86,10 +87,12 @@ class Visitor:
                     continue
                 self.seen.add(id(value))
                 self._keep.append(value)
-                held = self.children(value)
-                yield Found(path, pattern, value, self.children.kind_of(value).role, weight)
+                kind = self.children.kind_of(value)
+                held = [child for read in kind.readers for child in read(value)]
+                yield Found(path, pattern, value, kind.role, weight)
                 if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
+                    self.sampled_containers.append(value)
                 for step, child, share in reversed(held):
                     if step not in self._patterns:
                         self._patterns[step] = pattern_of(step)
