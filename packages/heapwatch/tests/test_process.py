@@ -16,7 +16,7 @@ from heapwatch.counters.process import (
     folder_disk_bytes,
     footprint_stats,
     host_memory_stats,
-    live_children_count,
+    live_children,
     open_files_count,
     process_rss_mb,
     process_tree_pss_bytes,
@@ -73,7 +73,7 @@ def test_private_file_and_shared_memory_are_counted_separately(tmp_path: Path) -
 
 @linux_only
 def test_the_tree_counts_a_child_and_its_memory_while_it_runs() -> None:
-    children, before = live_children_count(), process_tree_pss_bytes()
+    children, before = len(live_children()), process_tree_pss_bytes()
     assert before is not None
     with subprocess.Popen(
         [sys.executable, "-c", WAITING_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -81,13 +81,13 @@ def test_the_tree_counts_a_child_and_its_memory_while_it_runs() -> None:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         during = process_tree_pss_bytes()
         assert during is not None
-        assert live_children_count() == children + 1
+        assert len(live_children()) == children + 1
         # Processes that map the same libraries come and go, and change this process's share of them.
         assert during - before > CHILD_BYTES / 2
         child.kill()
         # The child has ended but was not waited for.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert live_children_count() == children
+        assert len(live_children()) == children
     after = process_tree_pss_bytes()
     assert after == pytest.approx(before, abs=CHILD_BYTES / 2)
 

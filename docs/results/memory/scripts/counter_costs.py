@@ -35,7 +35,7 @@ if __name__ == "__main__":
     cost("kernel_counts", glibc.kernel_counts)
     cost("shared_memory_used_bytes", process.shared_memory_used_bytes)
     cost("open_files_count", process.open_files_count)
-    cost("live_children_count", process.live_children_count)
+    cost("live_children", process.live_children)
     cost("host_memory_stats (all of these)", process.host_memory_stats)
     cost("process_tree_pss_bytes", process.process_tree_pss_bytes)
     cost("memory_available_bytes", limits.memory_available_bytes)

@@ -43,7 +43,7 @@ def host_memory_stats() -> dict[str, float]:
     shared = shared_memory_used_bytes()
     if shared is not None:
         stats["shared_memory_mb"] = shared / _BYTES_PER_MB
-    counts = threads | {"open_files_count": open_files_count(), "children_count": live_children_count()}
+    counts = threads | {"open_files_count": open_files_count(), "children_count": len(live_children())}
     return stats | {name: float(count) for name, count in counts.items()}
 
 
@@ -78,15 +78,14 @@ def process_tree_pss_bytes() -> int | None:
     return total
 
 
-def live_children_count() -> int:
-    """Return the number of running descendants of this process. Zombies do not count."""
-    if _has_no_children():
-        return 0
-    count = 0
-    for child in _descendants():
+def live_children() -> list[psutil.Process]:
+    """Return the running descendants of this process. Zombies do not count."""
+    found = []
+    for child in () if _has_no_children() else _descendants():
         with suppress(psutil.NoSuchProcess):
-            count += child.status() != psutil.STATUS_ZOMBIE
-    return count
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
 
 
 def open_files_count() -> int:

@@ -130,6 +130,15 @@ class LeakDetector:
         """Test the current window."""
         return classify_trend(self.values(), self.tolerance_bytes, self.steps())
 
+    def steps_per_sample(self) -> float:
+        """Return the mean number of steps between two samples, of at least two."""
+        steps = self.steps()
+        return (steps[-1] - steps[0]) / (len(steps) - 1)
+
+    def slope_per_step(self) -> float:
+        """Return the growth per step over the judged samples, of at least 24."""
+        return self.trend_test().slope_bytes_per_sample / self.steps_per_sample()
+
     @property
     def is_suspect(self) -> bool:
         """Whether the last test returned `growing`."""

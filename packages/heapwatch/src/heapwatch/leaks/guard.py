@@ -18,6 +18,7 @@ from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_messages, sources_of
 from ..objects.heap import growth_sources, measure_heap
+from .children import CHILD_MEMORY, ChildProcesses
 from .detector import (
     BEYOND_COMPONENTS,
     WINDOW,
@@ -106,6 +107,7 @@ class MemoryGuard:
         self._began_at = self._step = 0
         self._suspicion: Suspicion | None = None
         self._growths: dict[WatchedCounter, Growth] = {}
+        self._children = ChildProcesses(threshold_mb * _BYTES_PER_MB)
         self._grown_components: dict[str, Growth] = {}
         # The counters of the last sample.
         self._counters: Mapping[str, float] = {}
@@ -132,6 +134,7 @@ class MemoryGuard:
         for detector in self._watched.values():
             detector.restart(step, reason)
         self.tracker.restart(step, reason)
+        self._children.restart(step, reason)
         self.steady_since = step
         self._samples = 0
         self._forget()
@@ -139,6 +142,7 @@ class MemoryGuard:
     def trends(self) -> dict[str, TrendTest]:
         """Return the test of each available counter over the current window."""
         tests = {counter.name: detector.trend_test() for counter, detector in self._watched.items()}
+        tests |= self._children.trends()
         return {name: test for name, test in tests.items() if test.samples}
 
     def counters(self) -> dict[str, float]:
@@ -176,6 +180,8 @@ class MemoryGuard:
                 is_judged_anew |= detector.add(step, value, is_after_pause)
         if is_judged_anew:
             self._judge_all(roots)
+        if self._children.sample(step, tags["debug/cpu/children_count"], self._awaited, is_after_pause):
+            self._judge_children()
         if self._searches_graphs and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
             # Updates may be rare, and acting can also leak.
             self.check_graphs(step, roots)
@@ -376,6 +382,13 @@ class MemoryGuard:
                 growth.found = found if found.is_named else _NO_SOURCES
             self._report_news(f"the component {name}", counter, detector, growth, name)
 
+    def _judge_children(self) -> None:
+        """Report the child processes that grow steadily, with one finding for each command."""
+        for child, name, others in self._children.growing():
+            # The number of others changes often, so only its magnitude is news.
+            magnitude = str(others.bit_length())
+            self._report_news(name, CHILD_MEMORY, child.detector, child.growth, magnitude)
+
     def _verdict_of(self, growth: Growth, counter: WatchedCounter, detector: LeakDetector) -> TrendClass:
         if growth.found.is_filling:
             return TrendClass.filling
@@ -415,13 +428,12 @@ class MemoryGuard:
         found: GrowthSources,
     ) -> None:
         """Report the resource, the growth rate, and the time until the memory is exhausted."""
-        test, distances = detector.trend_test(), max(1, self._samples - 1)
-        steps = max(1, self._step - self._began_at) / distances
-        slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
+        slope = 1000 * detector.slope_per_step() / counter.scale
         rate = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
         # Filling ends without intervention, so it gets no estimate.
         if counter.unit == "MB" and verdict is not TrendClass.filling:
-            seconds = (time.monotonic() - self._began) / distances
+            seconds = (time.monotonic() - self._began) / max(1, self._step - self._began_at)
+            test, seconds = detector.trend_test(), seconds * detector.steps_per_sample()
             hours = hours_to_limit(test, seconds, headroom_bytes(counter.on_gpu))
             rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
         self._report(Finding(self._step, what, verdict, found.lines, rate, found.messages))

@@ -18,6 +18,8 @@ COMMANDS = {
 }
 # The name of the holder at the beginning of a message or of a path.
 _HOLDER = re.compile(r".*?(?= \(| holds | grows| -> |: |$)")
+# The PID of a child process, which differs from run to run.
+_PID = re.compile(r"(?<=^child process )\d+ \(|\)(?= grows: )")
 
 
 def read_report(folder: Path) -> WatchReport:
@@ -86,4 +88,4 @@ def _causes(report: WatchReport) -> dict[str, str]:
     """Return the causes of lasting growth by the name of the holder."""
     lasting = (each.finding for each in report.findings if each.ended is None)
     texts = (str(text) for each in lasting for text in each.messages or each.sources or (each.resource,))
-    return {_HOLDER.match(text)[0]: text for text in texts}  # pyright: ignore[reportOptionalSubscript]
+    return {_HOLDER.match(_PID.sub("", text))[0]: text for text in texts}  # pyright: ignore[reportOptionalSubscript]
