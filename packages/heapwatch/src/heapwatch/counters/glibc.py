@@ -105,22 +105,21 @@ def counts_allocations(read: Callable[[], int]) -> bool:
     return max(abs(rise - _TEST_BYTES), abs(left)) <= _TEST_TOLERANCE_BYTES
 
 
-def system_bytes() -> int | None:
-    """Return the bytes that glibc obtained from the system, or `None` without `mallinfo2`."""
-    return _malloc_bytes("arena")
+def malloc_bytes(*fields: str) -> int | None:
+    """Return the sum of some fields of `mallinfo2`, or `None` without `mallinfo2`.
 
-
-def _malloc_bytes(of_arenas: str) -> int | None:
-    """Return an arena count of `mallinfo2` plus individually mapped blocks, or `None` without `mallinfo2`."""
+    `arena` and `hblkhd` are the bytes that glibc obtained from the system. `uordblks` and `hblkhd` are in
+    use, and `fordblks` are the free blocks.
+    """
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     info = None if mallinfo2 is None else mallinfo2()
-    return None if info is None else getattr(info, of_arenas) + info.hblkhd
+    return None if info is None else sum(getattr(info, each) for each in fields)
 
 
 @cache
 def _source() -> tuple[str, Callable[[], int]]:
     def read() -> int:
-        return _malloc_bytes("uordblks") or 0
+        return malloc_bytes("uordblks", "hblkhd") or 0
 
     if read() and any(counts_allocations(read) for _ in range(_TEST_TRIALS)):
         read_small = _small_objects_reader()

@@ -4,15 +4,18 @@ A count that the system does not provide is `None` or absent, never 0.
 """
 
 import os
+import re
 import shutil
 import stat
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import torch
 
 from .cuda import gpu_memory_stats
-from .glibc import in_use_bytes, kernel_counts
+from .glibc import in_use_bytes, kernel_counts, malloc_bytes
 
 # POSIX: st_blocks uses this unit, whatever the file system's block size is.
 _BYTES_PER_BLOCK = 512
@@ -97,6 +100,26 @@ def open_files_count() -> int:
 def shared_memory_used_bytes() -> int | None:
     """Return the bytes used in /dev/shm, including leftovers of dead processes, or `None` if missing."""
     return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
+
+
+def outside_bytes() -> dict[str, int]:
+    """Return the bytes of each kind of memory outside Python that has at least 1 MB.
+
+    The kinds are the free blocks of the C allocator, machine code that is not in a file, mapped files and
+    shared memory by path, the pool of pinned memory, and the private memory pools of CUDA graphs. Kinds that
+    the system does not report are absent. Numbers in a path become `*`.
+    """
+    held = Counter({"free blocks of the C allocator": malloc_bytes("fordblks") or 0})
+    for each in psutil.Process().memory_maps(grouped=False) if psutil.LINUX else ():
+        if each.path.startswith("/") or (each.path == "[anon]" and "x" in each.perms):
+            # Names of temporary files and shared memory contain random or increasing numbers.
+            name = re.sub(r"[0-9a-f]{8,}|\d+", "*", each.path).replace("[anon]", "compiled code")
+            held[name] += each.rss
+    # The pools are not tested on a GPU.
+    held["pinned memory pool"] = int(gpu_memory_stats().get("pinned_reserved_mb", 0.0) * _BYTES_PER_MB)
+    for each in torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else ():
+        held["private pools of CUDA graphs"] += each["total_size"] * any(each["segment_pool_id"])
+    return {kind: nbytes for kind, nbytes in held.items() if nbytes >= _BYTES_PER_MB}
 
 
 def folder_disk_bytes(folder: Path) -> int:

@@ -1,5 +1,6 @@
 """Judge the memory of child processes: DataLoader workers, `multiprocessing`, and forked processes."""
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,8 +18,6 @@ from .verdict import TrendTest
 
 # A sample reads as many children as this CPU time allows. The next sample continues.
 _READ_SECONDS = 0.005
-# A child imports and loads data when it starts, so its growth must last longer than growth of this process.
-_LEAST_GROWTH = WINDOW
 _LONGEST_COMMAND = 80
 CHILD_MEMORY = WatchedCounter("memory of a child process", tag="", tolerance=0.0)
 """Stands for the memory of any child. It is not logged."""
@@ -78,7 +77,6 @@ class ChildProcesses:
         """Judge only samples after this event (see `LeakDetector`)."""
         for child in self._children.values():
             child.detector.restart(step, reason)
-            child.growth.reported = None
 
     def trends(self) -> dict[str, TrendTest]:
         """Return the test of each child that grows or was reported, by its name in findings."""
@@ -90,14 +88,18 @@ class ChildProcesses:
         found = dict[str, list[Child]]()
         with suppress(psutil.Error):
             for child in self._children.values():
-                if child.detector.alarm and child.detector.growing_samples >= _LEAST_GROWTH:
+                # A child imports and loads data when it starts, so its growth must last for a whole window.
+                if child.detector.alarm and child.detector.growing_samples >= WINDOW:
                     words = child.process.cmdline()
-                    words = (Path(word).name if word.startswith("/") else word for word in words)
-                    found.setdefault(printable(" ".join(words), _LONGEST_COMMAND), []).append(child)
+                    # A forked child runs the watched program.
+                    words = ["python", *sys.argv] if words == psutil.Process().cmdline() else words
+                    command = " ".join(Path(word).name if word.startswith("/") else word for word in words)
+                    found.setdefault(printable(command, _LONGEST_COMMAND), []).append(child)
             for command, children in found.items():
                 # A child that was reported stays the one that is shown.
                 child, others = min(children, key=lambda c: c.growth.reported is None), len(children) - 1
-                size, rate = child.process.memory_full_info().uss, child.detector.slope_per_step()
+                size = child.process.memory_full_info().uss
+                rate = child.detector.trend_per_step().slope_bytes_per_sample
                 name = f"child process {child.process.pid}"
                 text = f"{name} ({command}) grows: {size_text(size)}, +{size_text(rate)} per step."
                 more = f" Others with this command that grow: {others:,}." if others else ""

@@ -130,14 +130,11 @@ class LeakDetector:
         """Test the current window."""
         return classify_trend(self.values(), self.tolerance_bytes, self.steps())
 
-    def steps_per_sample(self) -> float:
-        """Return the mean number of steps between two samples, of at least two."""
-        steps = self.steps()
-        return (steps[-1] - steps[0]) / (len(steps) - 1)
-
-    def slope_per_step(self) -> float:
-        """Return the growth per step over the judged samples, of at least 24."""
-        return self.trend_test().slope_bytes_per_sample / self.steps_per_sample()
+    def trend_per_step(self) -> TrendTest:
+        """Test the current window of at least two samples, with the slope per step instead of per sample."""
+        test, steps = self.trend_test(), self.steps()
+        slope = test.slope_bytes_per_sample * (len(steps) - 1) / (steps[-1] - steps[0])
+        return replace(test, slope_bytes_per_sample=slope)
 
     @property
     def is_suspect(self) -> bool:

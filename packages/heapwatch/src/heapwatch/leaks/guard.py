@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from ..counters.cuda import driver_paging_warning, headroom_bytes
-from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
-from ..counters.process import memory_counters
+from ..counters.glibc import in_use_bytes, malloc_bytes, trim_heap
+from ..counters.process import memory_counters, outside_bytes
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_messages, sources_of
 from ..objects.heap import growth_sources, measure_heap
+from ..texts import size_text
 from .children import CHILD_MEMORY, ChildProcesses
 from .detector import (
     BEYOND_COMPONENTS,
@@ -47,6 +48,8 @@ _Lines = tuple[str, ...]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 _NO_SOURCES = GrowthSources(())
+# Kinds of memory outside Python with a smaller share of the growth are not shown.
+_LEAST_SHARE = 0.2
 _TOUCHED = "memory that was asked for before is used for the first time: at most {:,.0f} MB more"
 
 
@@ -239,7 +242,7 @@ class MemoryGuard:
             held = measure_heap(roots, is_whole)
         # The heap is also trimmed before an alarm about resident memory.
         trim_heap()
-        self._suspicion = Suspicion(self._step, held, memory_counters(), system_bytes())
+        self._suspicion = Suspicion(self._step, held)
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -305,8 +308,11 @@ class MemoryGuard:
         steps, rise = self._step - suspicion.step, suspicion.rise(counter)
         if counter.unit == "MB":
             found = sources_of(suspicion.heap, heap, steps, rise)
-            is_held = found.is_named and not found.lines[0].startswith(NATIVE)
-            return found if is_held else GrowthSources(lines)
+            if found.is_named and not found.lines[0].startswith(NATIVE):
+                return found
+            return GrowthSources(
+                lines, messages=tuple(self._outside(counter, suspicion, each) for each in lines)
+            )
         return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, rise / 2))
 
     def _explain(self, counter: WatchedCounter, suspicion: Suspicion) -> tuple[TrendClass, _Lines]:
@@ -333,7 +339,7 @@ class MemoryGuard:
             mapped = (now[_MAPPED_TAG] - suspicion.counters[_MAPPED_TAG]) * _BYTES_PER_MB
             if mapped < touched / 2:
                 return TrendClass.filling, (_TOUCHED.format(now[_MAPPED_TAG] - now[_PRIVATE_TAG]),)
-        system, was = system_bytes(), suspicion.system_bytes
+        system, was = malloc_bytes("arena", "hblkhd"), suspicion.system_bytes
         if system is not None and was is not None and system - was < touched / 2:
             # The memory did not come from the C allocator: Python or a library mapped it.
             return TrendClass.growing, ()
@@ -354,15 +360,27 @@ class MemoryGuard:
             growth.since, growth.trend_tests = None, 0
             return False
         if found.is_named:
-            is_native = any(line.startswith(NATIVE) for line in found.lines)
-            if counter.kept_from and is_native:
-                messages = (each for each in found.messages if not each.text.startswith(NATIVE))
-                found = replace(found, lines=(_MAPPED,), messages=(*messages, Message(_MAPPED)))
+            if found.lines[0].startswith(NATIVE):
+                line = _MAPPED if counter.kept_from else found.lines[0]
+                message = self._outside(counter, suspicion, line, heap.totals.get(device, 0.0))
+                found = replace(found, lines=(line,), messages=(message, *found.messages))
             growth.found = found
-            growth.since = Suspicion(self._step, heap, memory_counters(), system_bytes())
+            growth.since = Suspicion(self._step, heap)
         elif not growth.found.is_named:
             growth.found = found
         return True
+
+    def _outside(
+        self, counter: WatchedCounter, suspicion: Suspicion, line: str, known: float = 0.0
+    ) -> Message:
+        """Describe growth outside Python. `known` is the part of the counter that Python objects hold."""
+        live = sum(now_bytes(other) for other in self._watched if other.name == counter.kept_from)
+        size = size_text(now_bytes(counter) - (live or known))
+        rate = size_text(self._watched[counter].trend_per_step().slope_bytes_per_sample)
+        least, was = suspicion.rise(counter) * _LEAST_SHARE, suspicion.outside
+        kinds = {name: each for name, each in outside_bytes().items() if each - was.get(name, 0) > least}
+        more = "".join(f"; {name}: {size_text(each)}" for name, each in kinds.items())
+        return Message(f"held outside Python: {size}, +{rate} per step: {line.rpartition(': ')[2]}{more}.")
 
     def _judge_components(self, suspicion: Suspicion, roots: _Roots) -> None:
         """Report components that exceed their plan by name."""
@@ -428,12 +446,12 @@ class MemoryGuard:
         found: GrowthSources,
     ) -> None:
         """Report the resource, the growth rate, and the time until the memory is exhausted."""
-        slope = 1000 * detector.slope_per_step() / counter.scale
+        test = detector.trend_per_step()
+        slope = 1000 * test.slope_bytes_per_sample / counter.scale
         rate = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
         # Filling ends without intervention, so it gets no estimate.
         if counter.unit == "MB" and verdict is not TrendClass.filling:
             seconds = (time.monotonic() - self._began) / max(1, self._step - self._began_at)
-            test, seconds = detector.trend_test(), seconds * detector.steps_per_sample()
             hours = hours_to_limit(test, seconds, headroom_bytes(counter.on_gpu))
             rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
         self._report(Finding(self._step, what, verdict, found.lines, rate, found.messages))

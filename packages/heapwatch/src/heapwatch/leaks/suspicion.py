@@ -1,9 +1,10 @@
 """State of a growing counter: the reference of its searches, and what is known about its holder."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..counters.process import memory_counters
+from ..counters.glibc import malloc_bytes
+from ..counters.process import memory_counters, outside_bytes
 from ..objects.growth import GrowthSources, Heap
 from .detector import WatchedCounter
 from .verdict import TrendClass
@@ -20,8 +21,10 @@ class Suspicion:
 
     step: int
     heap: Heap
-    counters: Mapping[str, float]
-    system_bytes: int | None
+    counters: Mapping[str, float] = field(default_factory=memory_counters)
+    system_bytes: int | None = field(default_factory=lambda: malloc_bytes("arena", "hblkhd"))
+    outside: Mapping[str, float] = field(default_factory=outside_bytes)
+    """Memory outside Python by kind, in bytes."""
 
     def rise(self, counter: WatchedCounter) -> float:
         """Return the growth of a counter since then."""

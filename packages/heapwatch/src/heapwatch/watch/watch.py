@@ -54,7 +54,8 @@ class Watch:
     for the holder lasts 0.3 s to several seconds. It is repeated at increasing intervals while memory grows,
     because the holder may change.
 
-    The watch is read-only, except that it forces full garbage collections. It does not watch child processes.
+    The watch is read-only, except that it forces full garbage collections. For child processes that grow, it
+    reports the PID and the command.
 
     Args:
         roots: Long-lived objects by name, which are searched first. Other holders are reported by module,

@@ -1,0 +1,74 @@
+"""Memory that no Python object holds is reported with its amount, trend and kind, and no wrong owner."""
+
+import re
+import sys
+import warnings
+from multiprocessing.shared_memory import SharedMemory
+
+import pytest
+import torch
+
+from .fresh import in_a_fresh_process
+from .watching import KB, watched
+
+KEPT: list[SharedMemory] = []
+
+
+class Holder(torch.nn.Module):
+    """Keeps tensors with their graphs in a list of C++, as in pytorch #177869."""
+
+    kept: list[torch.Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = []
+
+    def forward(self, value: torch.Tensor) -> None:
+        self.kept.append(value)
+
+
+def held_by_cpp() -> tuple[str, list[str]]:
+    warnings.simplefilter("ignore")
+    holder = torch.jit.script(Holder())
+    net = torch.nn.Linear(100, 100)
+
+    def step(_: int) -> None:
+        holder(net(torch.randn(250, 100)).tanh())
+
+    watch = watched(step)
+    return watch.verdict, [each.text() for each in watch.findings]
+
+
+def test_tensors_and_graphs_held_by_cpp_are_held_outside_python() -> None:
+    verdict, findings = in_a_fresh_process(held_by_cpp)
+    assert verdict == "leak" and len(findings) == 1
+    lines = findings[0].splitlines()
+    what = r"native memory of a library or an extension \(the Python heap grew by 0\.\d\d of [\d.]+ MB\)"
+    # Each step keeps the input, and the output of tanh.
+    assert re.fullmatch(rf"  held outside Python: [\d.]+ MB, \+20\d\.\d kB per step: {what}\.", lines[1])
+    assert len(lines) == 2
+
+
+def shared_memory() -> tuple[str, list[str]]:
+    def step(_: int) -> None:
+        block = SharedMemory(create=True, size=200 * KB)
+        KEPT.append(block)
+        assert block.buf is not None
+        block.buf[:] = bytes(200 * KB)
+
+    watch = watched(step)
+    for each in KEPT:
+        each.close()
+        each.unlink()
+    return watch.verdict, [each.text() for each in watch.findings]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_shared_memory_is_reported_by_name() -> None:
+    verdict, findings = in_a_fresh_process(shared_memory)
+    assert verdict == "leak"
+    [found] = [each for each in findings if "leak of shared memory" in each]
+    assert re.search(
+        r"held outside Python: [\d.]+ MB, \+20\d\.\d kB per step: blocks that are not closed", found
+    )
+    assert re.search(r"; /dev/shm/psm_\*: [\d.]+ MB\.$", found)
