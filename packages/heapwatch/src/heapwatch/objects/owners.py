@@ -27,6 +27,7 @@ from .patterns import (
     filling_calls,
     is_cache,
     is_queue,
+    known_leak,
     newest,
     resource_of,
 )
@@ -126,6 +127,7 @@ class Owners:
                 # A logger is known by its name, and reachable from every other logger.
                 own = dictionary_getter(type(each))
                 owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){shown[len(part) :]}"
+        advice = known_leak(owner) or advice
         effect, fix = (advice.effect, advice.fix) if advice else ("", "")
         return Cause(owner, place, details, effect, fix, places)
 

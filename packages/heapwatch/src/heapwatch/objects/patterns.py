@@ -10,10 +10,13 @@ import functools
 import gc
 import re
 import sys
+import tomllib
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,6 +136,17 @@ def advice_for(evidence: Evidence) -> Advice | None:
     """Return the effect and fix of the first pattern with enough confidence, or `None`."""
     found = (pattern(evidence) for pattern in _PATTERNS)
     return next((each for each in found if each is not None and each.confidence >= CONFIDENCE), None)
+
+
+def known_leak(owner: str) -> Advice | None:
+    """Return the known leak of an installed library at a global variable, or `None`."""
+    for leak in tomllib.loads(Path(__file__).with_name("known_leaks.toml").read_text())["leak"]:
+        with suppress(PackageNotFoundError):
+            found = version(leak["package"]) if owner in leak["owners"] else ""
+            since, now, until = (_counter_of(each)[1] for each in (leak["since"], found, leak["until"]))
+            if since <= now <= until:
+                return Advice(f"is a known leak of {leak['package']} {found}", leak["fix"])
+    return None
 
 
 def newest(container: Any) -> tuple[list[Any], list[Any]]:

@@ -1,0 +1,14 @@
+"""Create a prompt session at each step.
+
+Report: https://github.com/prompt-toolkit/python-prompt-toolkit/issues/1688
+Versions: 3.0.20 to 3.0.36 (fixed in 3.0.52)
+Install: pip install --target known/prompt_toolkit/site-packages prompt_toolkit==3.0.36
+"""
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.input import DummyInput
+from prompt_toolkit.output import DummyOutput
+
+
+def step(number: int) -> None:
+    PromptSession(input=DummyInput(), output=DummyOutput())
