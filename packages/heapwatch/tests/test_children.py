@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -19,7 +19,7 @@ from .fresh import in_a_fresh_process
 from .watching import KB, python, watched, write
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
-Method = Literal["fork", "spawn"]
+CONTEXTS = {"fork": multiprocessing.get_context("fork"), "spawn": multiprocessing.get_context("spawn")}
 WATCH = ("-m", "heapwatch", "--report", "report", "--share", "0.5", "--seconds", "0.002", "--fail-on-leak")
 
 
@@ -72,9 +72,9 @@ class Result(NamedTuple):
     """Growth of the first child's private memory, in bytes."""
 
 
-def watch_children(method: Method, growths: list[Callable[[int], None]], samples: int = 160) -> Result:
+def watch_children(method: str, growths: list[Callable[[int], None]], samples: int = 160) -> Result:
     """Watch child processes that make a step whenever this process makes one."""
-    context = multiprocessing.get_context(method)
+    context = CONTEXTS[method]
     pipes = [context.Pipe() for _ in growths]
     inner = [pipe[1] for pipe in pipes]
     processes = [context.Process(target=work, args=each) for each in zip(inner, growths, strict=True)]
@@ -95,13 +95,13 @@ def watch_children(method: Method, growths: list[Callable[[int], None]], samples
     return Result(watch.verdict, findings, [each.pid or 0 for each in processes], sizes[-1] - sizes[0])
 
 
-def leak_in(method: Method) -> Result:
+def leak_in(method: str) -> Result:
     return watch_children(method, [Kept(), Kept(0)])
 
 
 @linux_only
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_that_grows_steadily_is_a_leak_with_its_pid_and_command(method: Method) -> None:
+def test_a_child_that_grows_steadily_is_a_leak_with_its_pid_and_command(method: str) -> None:
     found = in_a_fresh_process(partial(leak_in, method))
     assert found.verdict == "leak" and len(found.findings) == 1
     head, message = found.findings[0].splitlines()

@@ -7,7 +7,7 @@ Install: pip install --target known/croniter/site-packages croniter==6.1.0
 
 from datetime import UTC, datetime
 
-from croniter import croniter
+from croniter import croniter  # pyright: ignore[reportMissingImports]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

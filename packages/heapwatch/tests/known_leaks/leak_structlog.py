@@ -7,7 +7,7 @@ Install: pip install --target known/structlog/site-packages structlog==25.5.0
 
 import os
 
-import structlog
+import structlog  # pyright: ignore[reportMissingImports]
 
 
 def step(number: int) -> None:

@@ -378,7 +378,9 @@ class MemoryGuard:
         size = size_text(now_bytes(counter) - (live or known))
         rate = size_text(self._watched[counter].trend_per_step().slope_bytes_per_sample)
         least, was = suspicion.rise(counter) * _LEAST_SHARE, suspicion.outside
-        kinds = {name: each for name, each in outside_bytes().items() if each - was.get(name, 0) > least}
+        # The other kinds are not part of the host memory in use.
+        found = outside_bytes() if counter.source or counter.on_gpu else {}
+        kinds = {name: each for name, each in found.items() if each - was.get(name, 0) > least}
         more = "".join(f"; {name}: {size_text(each)}" for name, each in kinds.items())
         return Message(f"held outside Python: {size}, +{rate} per step: {line.rpartition(': ')[2]}{more}.")
 
