@@ -139,10 +139,10 @@ def advice_for(evidence: Evidence) -> Advice | None:
 
 
 def known_leak(owner: str) -> Advice | None:
-    """Return the known leak of an installed library at a global variable, or `None`."""
+    """Return the known leak of an installed library in a global variable, or `None`."""
     for leak in tomllib.loads(Path(__file__).with_name("known_leaks.toml").read_text())["leak"]:
         with suppress(PackageNotFoundError):
-            found = version(leak["package"]) if owner in leak["owners"] else ""
+            found = version(leak["package"]) if owner.startswith(tuple(leak["owners"])) else ""
             since, now, until = (_counter_of(each)[1] for each in (leak["since"], found, leak["until"]))
             if since <= now <= until:
                 return Advice(f"is a known leak of {leak['package']} {found}", leak["fix"])
