@@ -13,12 +13,11 @@ import torch
 
 from ..counters.cuda import driver_paging_warning, headroom_bytes
 from ..counters.glibc import in_use_bytes, malloc_bytes, trim_heap
-from ..counters.process import memory_counters, outside_bytes
+from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_messages, sources_of
 from ..objects.heap import growth_sources, measure_heap
-from ..texts import size_text
 from .children import CHILD_MEMORY, ChildProcesses
 from .detector import (
     BEYOND_COMPONENTS,
@@ -48,8 +47,6 @@ _Lines = tuple[str, ...]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 _NO_SOURCES = GrowthSources(())
-# Kinds of memory outside Python with a smaller share of the growth are not shown.
-_LEAST_SHARE = 0.2
 _TOUCHED = "memory that was asked for before is used for the first time: at most {:,.0f} MB more"
 
 
@@ -134,19 +131,15 @@ class MemoryGuard:
 
     def restart(self, step: int, reason: str) -> None:
         """Judge only samples after this step."""
-        for detector in self._watched.values():
-            detector.restart(step, reason)
-        self.tracker.restart(step, reason)
-        self._children.restart(step, reason)
-        self.steady_since = step
-        self._samples = 0
+        for each in (*self._watched.values(), self.tracker, self._children):
+            each.restart(step, reason)
+        self.steady_since, self._samples = step, 0
         self._forget()
 
     def trends(self) -> dict[str, TrendTest]:
         """Return the test of each available counter over the current window."""
         tests = {counter.name: detector.trend_test() for counter, detector in self._watched.items()}
-        tests |= self._children.trends()
-        return {name: test for name, test in tests.items() if test.samples}
+        return {name: test for name, test in (tests | self._children.trends()).items() if test.samples}
 
     def counters(self) -> dict[str, float]:
         """Return the current counters of the process and its GPU by log tag."""
@@ -310,9 +303,7 @@ class MemoryGuard:
             found = sources_of(suspicion.heap, heap, steps, rise)
             if found.is_named and not found.lines[0].startswith(NATIVE):
                 return found
-            return GrowthSources(
-                lines, messages=tuple(self._outside(counter, suspicion, each) for each in lines)
-            )
+            return GrowthSources(lines, messages=(self._outside(counter, suspicion, lines[0]),))
         return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, rise / 2))
 
     def _explain(self, counter: WatchedCounter, suspicion: Suspicion) -> tuple[TrendClass, _Lines]:
@@ -364,25 +355,16 @@ class MemoryGuard:
                 line = _MAPPED if counter.kept_from else found.lines[0]
                 message = self._outside(counter, suspicion, line, heap.totals.get(device, 0.0))
                 found = replace(found, lines=(line,), messages=(message, *found.messages))
-            growth.found = found
-            growth.since = Suspicion(self._step, heap)
+            growth.found, growth.since = found, Suspicion(self._step, heap)
         elif not growth.found.is_named:
             growth.found = found
         return True
 
-    def _outside(
-        self, counter: WatchedCounter, suspicion: Suspicion, line: str, known: float = 0.0
-    ) -> Message:
-        """Describe growth outside Python. `known` is the part of the counter that Python objects hold."""
+    def _outside(self, counter: WatchedCounter, suspicion: Suspicion, line: str, held: float = 0) -> Message:
+        """Describe growth outside Python. Python objects hold `held` bytes of the counter."""
         live = sum(now_bytes(other) for other in self._watched if other.name == counter.kept_from)
-        size = size_text(now_bytes(counter) - (live or known))
-        rate = size_text(self._watched[counter].trend_per_step().slope_bytes_per_sample)
-        least, was = suspicion.rise(counter) * _LEAST_SHARE, suspicion.outside
-        # The other kinds are not part of the host memory in use.
-        found = outside_bytes() if counter.source or counter.on_gpu else {}
-        kinds = {name: each for name, each in found.items() if each - was.get(name, 0) > least}
-        more = "".join(f"; {name}: {size_text(each)}" for name, each in kinds.items())
-        return Message(f"held outside Python: {size}, +{rate} per step: {line.rpartition(': ')[2]}{more}.")
+        rate = self._watched[counter].trend_per_step().slope_bytes_per_sample
+        return suspicion.outside_message(counter, line, live or held, rate)
 
     def _judge_components(self, suspicion: Suspicion, roots: _Roots) -> None:
         """Report components that exceed their plan by name."""
@@ -406,8 +388,7 @@ class MemoryGuard:
         """Report the child processes that grow steadily, with one finding for each command."""
         for child, name, others in self._children.growing():
             # The number of others changes often, so only its magnitude is news.
-            magnitude = str(others.bit_length())
-            self._report_news(name, CHILD_MEMORY, child.detector, child.growth, magnitude)
+            self._report_news(name, CHILD_MEMORY, child.detector, child.growth, str(others.bit_length()))
 
     def _verdict_of(self, growth: Growth, counter: WatchedCounter, detector: LeakDetector) -> TrendClass:
         if growth.found.is_filling:
@@ -449,8 +430,7 @@ class MemoryGuard:
     ) -> None:
         """Report the resource, the growth rate, and the time until the memory is exhausted."""
         test = detector.trend_per_step()
-        slope = 1000 * test.slope_bytes_per_sample / counter.scale
-        rate = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
+        rate = f", {1000 * test.slope_bytes_per_sample / counter.scale:+,.3f} {counter.unit} per 1,000 steps"
         # Filling ends without intervention, so it gets no estimate.
         if counter.unit == "MB" and verdict is not TrendClass.filling:
             seconds = (time.monotonic() - self._began) / max(1, self._step - self._began_at)

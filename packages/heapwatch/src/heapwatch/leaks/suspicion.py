@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 
 from ..counters.glibc import malloc_bytes
 from ..counters.process import memory_counters, outside_bytes
-from ..objects.growth import GrowthSources, Heap
+from ..objects.growth import GrowthSources, Heap, Message
+from ..texts import size_text
 from .detector import WatchedCounter
 from .verdict import TrendClass
+
+# Kinds of memory outside Python with a smaller share of the growth are not shown.
+_LEAST_SHARE = 0.2
 
 
 def now_bytes(counter: WatchedCounter) -> int:
@@ -29,6 +33,16 @@ class Suspicion:
     def rise(self, counter: WatchedCounter) -> float:
         """Return the growth of a counter since then."""
         return now_bytes(counter) - self.counters[counter.tag] * counter.scale
+
+    def outside_message(self, counter: WatchedCounter, line: str, held: float, rate: float) -> Message:
+        """Describe growth outside Python in all but the `held` bytes, with its rate in bytes per step."""
+        size, least = size_text(now_bytes(counter) - held), self.rise(counter) * _LEAST_SHARE
+        # The other kinds are not part of the host memory in use.
+        found = outside_bytes() if counter.source or counter.on_gpu else {}
+        kinds = {name: each for name, each in found.items() if each - self.outside.get(name, 0) > least}
+        more = "".join(f"; {name}: {size_text(each)}" for name, each in kinds.items())
+        text = f"held outside Python: {size}, +{size_text(rate)} per step: {line.rpartition(': ')[2]}{more}."
+        return Message(text)
 
 
 @dataclass(slots=True)

@@ -144,9 +144,7 @@ class MemoryTracker:
 
     def sizes_mb(self) -> dict[str, float]:
         """Return the size of each component by device and name, e.g. `memory/cpu/replay`."""
-        sizes = {
-            name: followed.size.pinned_bytes / _BYTES_PER_MB for name, followed in self._followed.items()
-        }
+        sizes = {name: each.size.pinned_bytes / _BYTES_PER_MB for name, each in self._followed.items()}
         return {f"memory/{self.device_kind(name)}/{name}": size for name, size in sizes.items()}
 
     def accounted_bytes(self, device: str) -> int:

@@ -72,9 +72,8 @@ def lines_of(name: str, kind: type | None, module: str | None, function: str | N
         # A local variable of the same name is not the attribute.
         _collect(tree, name, key or ("" if kind is None else f".{name}"), file, elsewhere)
     # Functions of the same name may be in several files.
-    is_certain = (
-        not function or len({place.rpartition(":")[0] for place in inner.added + inner.assigned}) == 1
-    )
+    files = {place.rpartition(":")[0] for place in inner.added + inner.assigned}
+    is_certain = not function or len(files) == 1
     is_unique = not function and len({*(elsewhere.added or elsewhere.assigned)}) == 1
     choices = ((inner, is_certain), (outer, True), (elsewhere, is_unique))
     usable = [each for each, is_usable in choices if is_usable and each.growth]

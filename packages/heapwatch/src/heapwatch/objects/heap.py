@@ -172,12 +172,10 @@ class _Measurement:
         """Skip all that belongs to elements outside a sample. The elements in the sample represent it."""
         seen, found = self._visitor.seen, self._visitor.sampled_containers
         while found:
-            held = {
-                id(each): each for each in gc.get_referents(*found) if id(type(each)) not in PRIMITIVE_IDS
-            }
-            new = (held[number] for number in held.keys() - seen)
+            held = (each for each in gc.get_referents(*found) if id(type(each)) not in PRIMITIVE_IDS)
+            new = {id(each): each for each in held if id(each) not in seen}
             # Types and modules lead to the whole program.
-            found = [each for each in new if not issubclass(type(each), (type, types.ModuleType))]
+            found = [each for each in new.values() if not issubclass(type(each), (type, types.ModuleType))]
             seen.update(map(id, found))
 
     def _count(self, found: Found) -> None:

@@ -102,9 +102,8 @@ class Owners:
         wrapper = chain.get(shown)
         if not (is_queue(wrapper) or is_cache(wrapper)):
             shown, wrapper = place, None
-        if container is None:
-            # Developers see a table, not the fields of the C objects inside.
-            shown = _FIELD.split(shown)[0]
+        # Developers see a table, not the fields of the C objects inside.
+        shown = _FIELD.split(shown)[0] if container is None else shown
         start = _start_of(outer, shown)
         lines = _lines_of(start, shown)
         earlier = {each.pattern: each.oldest_sequence for each in self._before.graphs.holders}
@@ -128,8 +127,7 @@ class Owners:
                 own = dictionary_getter(type(each))
                 owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){shown[len(part) :]}"
         advice = known_leak(owner) or advice
-        effect, fix = (advice.effect, advice.fix) if advice else ("", "")
-        return Cause(owner, place, details, effect, fix, places)
+        return Cause(owner, place, details, *((advice.effect, advice.fix) if advice else ("", "")), places)
 
     def _nameless_cause(self, path: str) -> Cause | None:
         """Describe a known holder in C or C++, or return `None` for any other path."""
