@@ -194,7 +194,7 @@ def test_workers_of_a_data_loader_that_grow_are_a_leak(tmp_path: Path) -> None:
     seen = python(tmp_path, *WATCH, "train.py")
     assert seen.returncode == 1, seen.stderr
     [finding] = json.loads((tmp_path / "report" / "watch.json").read_text())["findings"]
-    assert re.match(r"child process \d+ \(python train.py\) grows: ", finding["messages"][0])
+    assert re.match(r"child process \d+ \(python train.py\) grows: ", finding["messages"][0]["text"])
 
 
 @linux_only

@@ -1,8 +1,12 @@
 """Memory that no Python object holds is reported with its amount, trend and kind, and no wrong owner."""
 
+import ctypes
+import mmap
+import os
 import re
 import sys
 import warnings
+from functools import partial
 from multiprocessing.shared_memory import SharedMemory
 
 import pytest
@@ -12,10 +16,11 @@ from .fresh import in_a_fresh_process
 from .watching import KB, watched
 
 KEPT: list[SharedMemory] = []
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
 class Holder(torch.nn.Module):
-    """Keeps tensors with their graphs in a list of C++, as in pytorch #177869. Python never sees them."""
+    """Keeps tensors with their graphs in a list of C++ (pytorch #177869). Python never sees them."""
 
     kept: list[torch.Tensor]
 
@@ -49,23 +54,47 @@ def test_tensors_and_graphs_held_by_cpp_are_held_outside_python() -> None:
     assert len(lines) == 2
 
 
-def shared_memory() -> tuple[str, list[str]]:
+def shared_memory(is_held: bool) -> tuple[str, list[str]]:
+    map_file = ctypes.CDLL(None).mmap
+    map_file.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+    map_file.restype = ctypes.c_void_p
+    names: list[str] = []
+
     def step(_: int) -> None:
         block = SharedMemory(create=True, size=200 * KB)
-        KEPT.append(block)
         assert block.buf is not None
         block.buf[:] = bytes(200 * KB)
+        if is_held:
+            KEPT.append(block)
+            return
+        # As in a library, no Python object knows this map.
+        file = os.open(f"/dev/shm/{block.name}", os.O_RDWR)
+        address = map_file(None, 200 * KB, mmap.PROT_READ, mmap.MAP_SHARED | mmap.MAP_POPULATE, file, 0)
+        assert address != ctypes.c_void_p(-1).value
+        os.close(file)
+        block.close()
+        names.append(block.name)
 
     watch = watched(step)
-    for each in KEPT:
+    for each in [*KEPT, *map(SharedMemory, names)]:
         each.close()
         each.unlink()
     return watch.verdict, [each.text() for each in watch.findings]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_shared_memory_is_reported_by_name() -> None:
-    verdict, findings = in_a_fresh_process(shared_memory)
+@linux_only
+def test_shared_memory_that_python_holds_is_reported_by_its_owner() -> None:
+    verdict, findings = in_a_fresh_process(partial(shared_memory, is_held=True))
+    assert verdict == "leak"
+    [found] = [each for each in findings if "leak of shared memory" in each]
+    assert re.search(
+        r"test_outside\.KEPT \(list, \d+ SharedMemory objects, test_outside\.py:\d+\) grows: ", found
+    )
+
+
+@linux_only
+def test_shared_memory_that_no_python_object_holds_is_reported_by_name() -> None:
+    verdict, findings = in_a_fresh_process(partial(shared_memory, is_held=False))
     assert verdict == "leak"
     [found] = [each for each in findings if "leak of shared memory" in each]
     assert re.search(
