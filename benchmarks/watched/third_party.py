@@ -50,7 +50,7 @@ class Program(NamedTuple):
     steps: int = 1_000_000
     """More steps than the longest run makes."""
     at: str = ""
-    """Function whose calls are steps, for a program without an optimizer."""
+    """Function that is called at each step, for a program without an optimizer."""
 
 
 PROGRAMS = {
