@@ -80,7 +80,7 @@ def test_both_wheels_install_from_a_folder_and_reverie_uses_heapwatch(
     names = zipfile.ZipFile(heapwatch_wheel).namelist()
     source = ROOT / "packages" / "heapwatch" / "src"
     assert {name for name in names if ".dist-info/" not in name} == relative_files(
-        source, "*.py", "*.html", "py.typed"
+        source, "*.py", "*.html", "*.toml", "py.typed"
     )
 
 
