@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import VectorEnv
 from hydra.core.override_parser.types import Quote, QuotedString
 
 from ..checkpoints.pretrained import holds_networks_alone
@@ -111,8 +112,10 @@ def train(
             `env` is given.
         overrides: Additional settings: strings as on the command line (`["model=debug", "seed=3"]`), or
             values by dotted key (`{"training.batch_size": 8}`). `resume=<run>` continues a run.
-        env: A Gymnasium id, a class, or a function that creates an environment. It replaces the experiment's
-            environment. A resumed run keeps its environment, but the same class or function may be passed.
+        env: A Gymnasium id, a class, or a function that creates an environment. A function of `num_envs`
+            creates a `gymnasium.vector.VectorEnv`, and an existing one is used as it is and stays open. The
+            environment replaces the experiment's. A resumed run keeps its environment, but the same class or
+            function may be passed.
         total_timesteps: Agent steps of the run, summed over all environments.
         callback: Called after each line of metrics.jsonl is written, with the step in agent steps and the
             line's values. If it raises an exception, the run stops immediately and can be resumed from its
@@ -141,6 +144,10 @@ def train(
         config, preflight, notices = checked_run(arguments)
     else:
         config, preflight, notices = _checked_run_in(env, arguments)
+    interval = getattr(config.training, "evaluation_interval", 0)
+    if isinstance(env, VectorEnv) and interval:
+        repair = "Set it to 0, or pass a function of num_envs"
+        raise UserError(f"training.evaluation_interval={interval} needs environments besides env. {repair}.")
     with Signals() as signals:
         try:
             train_until(signals, config, preflight, notices, callback)
@@ -186,6 +193,8 @@ def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Pr
             chosen["env.id"] = env_id
         if (limit := registered_limit(env)) is not None:
             chosen["env.time_limit"] = limit
+        if isinstance(env, VectorEnv):
+            chosen["env.num_envs"] = env.num_envs
         return checked_run([*_typed(chosen), *arguments])
     checked = checked_run(arguments)
     own = checked[0].env

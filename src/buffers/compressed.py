@@ -107,7 +107,7 @@ class CompressedStore:
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
         """Copy the values of all fields, each (rows, *field), into the rows after the last written row."""
         packed = np.zeros((len(rows), self._raw.shape[2]), np.uint64)
-        self._codec.layout.pack(values, packed)
+        self._codec.layout.pack({name: each.cpu() for name, each in values.items()}, packed)
         chunks, offsets = np.divmod(rows.numpy(), self._length)
         breaks = np.flatnonzero(np.diff(chunks)) + 1
         for start, stop in pairwise([0, *breaks.tolist(), len(chunks)]):

@@ -75,15 +75,15 @@ class EpisodeReplayBuffer:
     def add(
         self,
         step: TimeStep,
-        action: Float32[np.ndarray, "envs action"],
+        action: Float32[np.ndarray, "envs action"] | Float32[Tensor, "envs action"],
         latent: StoredLatent | None = None,
         envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> None:
         """Evict old records, then add one record per environment, or only for the distinct `envs`.
 
         The action was chosen after seeing `step`. Where `is_last` is set, it is never executed and is stored
-        as zeros. `latent`, the posterior state after seeing `step`, is required if and only if
-        `stores_latents`.
+        as zeros. Observations and actions may be tensors on any device. `latent`, the posterior state after
+        seeing `step`, is required if and only if `stores_latents`.
 
         Raises:
             ValueError: If an array has the wrong shape or dtype. Nothing has been changed in this case.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +26,16 @@ def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
 
 
 def step_fields(
-    step: TimeStep, action: np.ndarray, forms: Forms, count: int, owner: str = "a step"
+    step: TimeStep, action: np.ndarray | Tensor, forms: Forms, count: int, owner: str = "a step"
 ) -> dict[str, Tensor]:
     """Return the fields of `count` records without latents. Actions become zeros where `is_last` is set.
+
+    Tensors stay on their device.
 
     Raises:
         ValueError: If the shape or dtype of a field differs from `forms`.
     """
-    given = {OBSERVATION_PREFIX + key: values for key, values in step.observation.items()}
+    given: dict[str, Any] = {OBSERVATION_PREFIX + key: each for key, each in step.observation.items()}
     given |= {
         "action": action,
         "reward": step.reward,
@@ -40,19 +43,30 @@ def step_fields(
         "is_last": step.is_last,
         "is_terminal": step.is_terminal,
     }
-    found = {name: (values.shape, values.dtype) for name, values in given.items()}
+    found = {name: (values.shape, _numpy_dtype(values)) for name, values in given.items()}
     expected = {name: ((count, *shape), dtype) for name, (shape, dtype) in forms.items()}
     if found != expected:
         wrong = [n for n in sorted(found.keys() | expected.keys()) if found.get(n) != expected.get(n)]
         raise ValueError(
             "; ".join(f"{name} of {owner} is {found.get(name)}, not {expected.get(name)}" for name in wrong)
         )
-    given["action"] = np.where(given["is_last"][:, None], np.float32(0), given["action"])
-    return {
-        # Read-only arrays are copied, because torch does not accept them.
-        name: torch.from_numpy(values if values.flags.carray else np.require(values, requirements=["C", "W"]))
-        for name, values in given.items()
-    }
+    if not isinstance(action, Tensor):
+        given["action"] = np.where(step.is_last[:, None], np.float32(0), action)
+    elif step.is_last.any():
+        is_last = torch.from_numpy(step.is_last).to(action.device)
+        given["action"] = action.masked_fill(is_last[:, None], 0)
+    return {name: _tensor(values) for name, values in given.items()}
+
+
+def _numpy_dtype(values: np.ndarray | Tensor) -> np.dtype:
+    return torch.empty(0, dtype=values.dtype).numpy().dtype if isinstance(values, Tensor) else values.dtype
+
+
+def _tensor(values: np.ndarray | Tensor) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    # Read-only arrays are copied, because torch does not accept them.
+    return torch.from_numpy(values if values.flags.carray else np.require(values, requirements=["C", "W"]))
 
 
 def episode_fields(episode: EpisodeRecords, forms: Forms) -> dict[str, Tensor]:

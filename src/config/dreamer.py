@@ -6,7 +6,7 @@
 import math
 from dataclasses import dataclass, field
 
-from ..envs.config import check_is_pong
+from ..envs.config import Suite, check_is_pong
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError, require_range
 from ..utils.units import count_text
@@ -151,6 +151,8 @@ class DreamerTrainConfig(TrainConfig):
         count, num_envs = self.collect.collectors, self.env.num_envs
         asked = f"collect.collectors={count}"
         require_ray(asked, ", or set collect.collectors=0")
+        if self.env.suite is Suite.vector:
+            raise UserError(f"{asked} cannot share the batch of env=vector. Omit it, or set env=gymnasium.")
         if self.training.offline:
             raise UserError(f"{asked} would never act with training.offline=true. Omit one of them.")
         if self.training.overlap:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
-from ..envs import EnvConfig
+from ..envs import EnvConfig, Suite
 from ..utils.errors import UserError, require_range
 from ..utils.logging.config import ProgressMode
 from ..workflows.population.config import PopulationConfig, TD3Config
@@ -114,6 +114,8 @@ class PopulationTrainConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.env.suite is Suite.vector:
+            raise UserError("workflow=population does not support env=vector. Set env=gymnasium.")
         for key, value, only in (
             ("precision", self.precision, (Precision.auto, Precision.float32)),
             ("compile", self.compile, (Compile.auto, Compile.none)),

@@ -105,7 +105,7 @@ def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
 def _name_of_env(*, _root_: DictConfig) -> str:
     """Return the environment's name for use in a folder name, without the module in its id."""
     env = _root_.env
-    names = {Suite.atari: env.game, Suite.gymnasium: env.id, Suite.dmc: env.task}
+    names = {Suite.atari: env.game, Suite.gymnasium: env.id, Suite.vector: env.id, Suite.dmc: env.task}
     name = names.get(env.suite, env.suite.value)
     word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
     return word.encode()[:_MOST_BYTES].decode(errors="ignore")

@@ -8,6 +8,7 @@ from .config import Suite as Suite
 from .config import Vectorization as Vectorization
 from .episode_log import state_form as state_form
 from .episodes import Episode as Episode
+from .native import NativeVector as NativeVector
 from .registered import atari_games as atari_games
 from .registered import validate_env as validate_env
 from .vector import VectorEnvironment as VectorEnvironment

@@ -15,6 +15,7 @@ class Suite(Enum):
     catch = "catch"
     dmc = "dmc"
     crafter = "crafter"
+    vector = "vector"
 
 
 class Observations(Enum):
@@ -40,7 +41,7 @@ class EnvConfig:
     """Atari game in snake_case. Used only by the atari suite."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, or `module:Name-v0` to import a module first. Used only by the gymnasium suite."""
+    """Gymnasium id, or `module:Name-v0` to import a module first. Used by the gymnasium and vector suites."""
 
     task: str = "walker_walk"
     """Task of the DeepMind Control Suite as domain_task. Used only by the dmc suite."""
@@ -105,17 +106,23 @@ class EnvConfig:
             raise UserError(f"{limit}, got {self.image_size}. Set env.image_size=64.")
         require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
         require_range("env", self, "sticky_actions", ge=0, le=1)
+        if self.suite is Suite.vector and (self.wrappers or self.action_repeat != 1):
+            key = "env.wrappers" if self.wrappers else f"env.action_repeat={self.action_repeat}"
+            repair = f"Omit it, and wrap the environment in the function that makes it, {self.choice}"
+            raise UserError(f"{key} applies to single environments, but env=vector steps a batch. {repair}.")
 
     @property
     def label(self) -> str:
         """Name of the environment in messages: `atari/pong`, `dmc/walker_walk`, `CartPole-v1`, `catch`."""
-        labels = {Suite.gymnasium: self.id, Suite.atari: f"atari/{self.game}", Suite.dmc: f"dmc/{self.task}"}
+        labels = {Suite.atari: f"atari/{self.game}", Suite.dmc: f"dmc/{self.task}"}
+        labels |= dict.fromkeys((Suite.gymnasium, Suite.vector), self.id)
         return labels.get(self.suite, self.suite.value)
 
     @property
     def choice(self) -> str:
         """The setting that chooses the environment: `env.id=CartPole-v1`, `env.task=walker_walk`."""
-        choices = {Suite.gymnasium: f"env.id={self.id}", Suite.dmc: f"env.task={self.task}"}
+        choices = dict.fromkeys((Suite.gymnasium, Suite.vector), f"env.id={self.id}")
+        choices |= {Suite.dmc: f"env.task={self.task}"}
         return choices.get(self.suite, f"env={self.suite.value}")
 
 

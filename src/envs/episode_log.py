@@ -1,7 +1,6 @@
 """Log the seed and actions of every open episode, and replay them to restore environments."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -173,5 +172,5 @@ def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
     """Return an example state for structural checks. Its open episodes have `lengths` actions."""
     numbers, width = [0] * spec.num_envs, spec.action.size
     actions = {_key(index): np.empty((length, width), np.float32) for index, length in enumerate(lengths)}
-    arrival = asdict(TimeStep.empty(spec))
+    arrival = TimeStep.empty(spec).arrays()
     return {"next_episode": numbers, "seeds": numbers, "actions": actions, "arrival": arrival}

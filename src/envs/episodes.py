@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..utils.timestep import EnvSpec, TimeStep
+from .spaces import as_array
 
 # Maximum length of a recording, in frames, and maximum longer side of its rendered images, in pixels.
 MAX_FRAMES = 1000
@@ -110,7 +111,7 @@ class EpisodeRecorder:
         """Return the image of environment 0."""
         if self._key is not None:
             # A view would keep the frames of all environments in memory.
-            return step.observation[self._key][0].copy()
+            return as_array(step.observation[self._key][0]).copy()
         drawn = self._render() if self._render else None
         if drawn is None or not self._frames:
             return None if drawn is None else _smaller(drawn, self._side)

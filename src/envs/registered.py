@@ -15,6 +15,7 @@ from typing import Any
 import ale_py  # noqa: F401, its import registers the Atari games
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import VectorEnv
 
 from ..utils.errors import UserError, did_you_mean, with_place
 from .config import EnvConfig, Suite
@@ -57,7 +58,7 @@ def is_maker(env_id: str) -> bool:
     return env_id.startswith(_MAKERS)
 
 
-def register_maker(make: Callable[[], object], env_id: str | None = None) -> str:
+def register_maker(make: Callable[..., object], env_id: str | None = None) -> str:
     """Register a class or function that creates an environment, and return its id.
 
     The id defaults to `python/<module>.<name>-v0`, which other processes can import. As in Python, a later
@@ -71,7 +72,7 @@ def register_maker(make: Callable[[], object], env_id: str | None = None) -> str
     return env_id
 
 
-def time_limit_of(make: Callable[[], object]) -> int | None:
+def time_limit_of(make: Callable[..., object]) -> int | None:
     """Return the time limit in an existing registration of a class or function, or `None`.
 
     Registrations without arguments take precedence, because `make` has no arguments. Among these, newer
@@ -94,7 +95,7 @@ def _entry_point_of(registered: EnvSpec) -> object:
     return getattr(sys.modules.get(module), name, None)
 
 
-def _id_of(make: Callable[[], object]) -> str:
+def _id_of(make: Callable[..., object]) -> str:
     name = getattr(make, "__qualname__", "<lambda>")
     words = f"{_MAKERS}{getattr(make, '__module__', None)}.{re.sub(r'[<>]', '', name)}"
     if name.isidentifier():
@@ -107,7 +108,7 @@ def _id_of(make: Callable[[], object]) -> str:
 def find_maker(env_id: str) -> str:
     """Import and register the maker with this id, unless it is already registered. Return a hint on failure.
 
-    Ids may be untrusted, so only subclasses of `gymnasium.Env` and functions from this folder are called.
+    Ids may be untrusted, so only environment classes and functions from this folder are called.
     """
     module, _, name = env_id.removeprefix(_MAKERS).rpartition("-v")[0].rpartition(".")
     if env_id in gymnasium.registry:
@@ -124,7 +125,7 @@ def find_maker(env_id: str) -> str:
     function = found if isinstance(found, FunctionType) and found.__module__ == module else None
     if function and not _is_here(function):
         return f" {module}.{name} is a function outside the current folder.{_GIVE_IT}"
-    if function or (isinstance(found, type) and issubclass(found, gymnasium.Env)):
+    if function or (isinstance(found, type) and issubclass(found, gymnasium.Env | VectorEnv)):
         register_maker(found, env_id)
         return ""
     return f" {module} has no such class or function.{did_you_mean(name, vars(imported))}{_GIVE_IT}"
@@ -269,7 +270,7 @@ def validate_env(config: EnvConfig) -> None:
             f"{did_you_mean(config.game.lower(), atari_games())} Names are in snake_case, e.g. "
             f"env.game=ms_pacman."
         )
-    if config.suite is Suite.gymnasium:
+    if config.suite in (Suite.gymnasium, Suite.vector):
         check_id(config.id)
         check_arguments(config.kwargs or {})
         for entry in config.wrappers:

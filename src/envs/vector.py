@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -24,6 +24,9 @@ from .process_state import KeptState
 from .registered import find_registration, validate_env
 from .suites import suite_registration
 from .workers import LocalEnv
+
+if TYPE_CHECKING:
+    from .native import NativeVector
 
 
 class VectorEnvironment:
@@ -85,8 +88,7 @@ class VectorEnvironment:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `restore`: lists of integers, and arrays that are not modified later."""
         last = self._require_last()
-        arrival = {each.name: getattr(last, each.name) for each in fields(last)}
-        return self._episodes.state_dict() | {"arrival": arrival}
+        return self._episodes.state_dict() | {"arrival": last.arrays()}
 
     def restore(self, state: Mapping[str, Any]) -> tuple[TimeStep, list[str]]:
         """Replay the open episodes and return the step after which the state was saved.
@@ -160,8 +162,14 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
 
 def make_environment(
     config: EnvConfig, run_seed: int, render: bool = False, first: int = 0
-) -> VectorEnvironment:
+) -> "VectorEnvironment | NativeVector":
     """Return the environments of `config` before their first reset. See `make_backend` for errors."""
+    if config.suite is Suite.vector:
+        # Workers of other environments do not need torch.
+        from .native import NativeVector
+
+        validate_env(config)
+        return NativeVector(config, run_seed)
     return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts, first)
 
 
@@ -191,6 +199,10 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
         UserError: If the environment is unknown.
     """
     validate_env(config)
+    if config.suite is Suite.vector:
+        from .native import SingleEnv
+
+        return SingleEnv(config)
     if config.suite is Suite.atari:
         return AtariEnv(config, render_mode)
     try:
@@ -203,12 +215,19 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
 def spec_of(config: EnvConfig) -> EnvSpec:
     """Start one environment of `config` temporarily and return its spec.
 
-    A Gymnasium environment with `vectorization=sync` also starts an episode and acts once, because it may be
-    the user's own code.
+    A vector environment, or a Gymnasium environment with `vectorization=sync`, also starts an episode and
+    acts once, because it may be the user's own code.
 
     Raises:
         UserError: See `make_backend`, or if the first reset or step fails.
     """
+    if config.suite is Suite.vector:
+        from .native import NativeVector
+
+        validate_env(config)
+        with closing(NativeVector(config, run_seed=0)) as batch:
+            batch.try_out()
+            return batch.spec
     alone = replace(config, num_envs=1)
     try:
         backend = make_backend(alone)

@@ -69,11 +69,12 @@ def evaluate(
             recorder.request()
         step = environment.reset()
         while True:
-            for episode in tracker.add(step):
+            for episode in tracker.add(step, step.envs):
                 if quota[episode.env]:
                     quota[episode.env] -= 1
                     finished.append(episode)
-            recorded = recorder.add(step)
+            # Final records alone may be those of other environments.
+            recorded = recorder.add(step) if step.envs is None or step.envs[0] == 0 else None
             frames = recorded if recorded is not None else frames
             still_open = [one for one in tracker.open_episodes(step) if quota[one.env]]
             if not any(quota) or should_stop(len(finished), still_open):

@@ -19,7 +19,6 @@ from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings
 from ..checkpoints.shards import RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile
-from ..envs import VectorEnvironment
 from ..envs.episodes import EpisodeTracker
 from ..memory.guard import RunGuard
 from ..utils.compilation import Compilations
@@ -40,7 +39,8 @@ from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
 
 _LOG = logging.getLogger(__name__)
 _SECONDS_TO_CLOSE = 5.0
-DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
+DreamerParts = Parts[Any, DreamerWorkflow]
+"""Parts of a run. The environment is a `VectorEnvironment`, a `NativeVector` or `Collectors`."""
 
 
 class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
@@ -159,7 +159,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             return at_once(lambda: time_step)
         with self.watch("collect"):
             collected = self.parts.workflow.collect_step(time_step)
-        self._remember(time_step, collected)
+        self._remember(time_step, collected, time_step.envs)
         with self.watch("collect"):
             return self.begin_call(partial(self.parts.environment.step, collected.action))
 

@@ -233,6 +233,9 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
     env = config.env
     if env.suite is Suite.atari:
         return count * constants.ATARI_ENVIRONMENT_BYTES
+    if env.suite is Suite.vector:
+        # One simulator steps the whole batch.
+        return constants.SIMULATOR_BYTES
     is_async = env.vectorization is Vectorization["async"]
     if env.suite is Suite.dmc:
         is_drawn = env.observations is not Observations.proprio

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from ..utils.seeding import named_seed, torch_generator
 from ..utils.timestep import ActionSpec, TimeStep
 from ..workflows import Agent
 from ..workflows.world_models import DreamerWorkflow
+
+if TYPE_CHECKING:
+    from ..envs import NativeVector
 
 KEPT_FRAMES = 150
 SKIPPED_STEPS = 100
@@ -91,7 +94,7 @@ class DreamSession:
         self.horizon = horizon
         height, width, channels = workflow.env.observation[image].shape
         self._kept = np.zeros((KEPT_FRAMES, height, 3 * width, channels), np.uint8)
-        self._environment: VectorEnvironment | None = None
+        self._environment: VectorEnvironment | NativeVector | None = None
 
     def restart(self, seed: int) -> Frame:
         """Start over with a new seed for games, agent actions and dreams."""
@@ -164,7 +167,7 @@ class DreamSession:
             self._environment.close()
 
     @property
-    def _running(self) -> VectorEnvironment:
+    def _running(self) -> "VectorEnvironment | NativeVector":
         assert self._environment is not None, "call restart first"
         return self._environment
 
@@ -185,7 +188,7 @@ class DreamSession:
         """Return the model's state and surprise after the model observes an arrival."""
         world_model, device = self._workflow.world_model, self._workflow.device
         rssm = world_model.rssm
-        seen = {k: torch.from_numpy(v).to(device).unsqueeze(1) for k, v in arrival.observation.items()}
+        seen = {k: torch.as_tensor(v).to(device).unsqueeze(1) for k, v in arrival.observation.items()}
         observed = rssm.observe(
             world_model.encoder(seen),
             action.unsqueeze(1),

@@ -7,7 +7,8 @@ episode (`is_first`, reward 0). An episode of n actions has n + 1 records.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,11 +106,13 @@ class EnvSpec:
 class TimeStep:
     """The next record of all N environments, without the action. Row i belongs to environment i.
 
-    Every array owns its memory. Environments never modify a step after returning it.
+    Every array owns its memory. Environments never modify a step after returning it, except for tensors: the
+    next call of `step` may overwrite those.
     """
 
-    observation: dict[str, NDArray]
-    """Observations (N, *shape) by key, in the dtypes of the spec."""
+    observation: dict[str, Any]
+    """Arrays or tensors (N, *shape) by key, in the dtypes of the spec. Tensors are on the device of the
+    environment."""
 
     reward: NDArray[np.float32]
     """Rewards (N,) received on arrival, in raw units. They are 0 where `is_first` is set."""
@@ -123,19 +126,27 @@ class TimeStep:
     is_terminal: NDArray[np.bool_]
     """Whether each episode terminated, (N,), so that its return is not bootstrapped. False if truncated."""
 
+    envs: NDArray[np.int64] | None = None
+    """Environments of the rows if a step has only the final records of some environments, in rising order.
+    These need no actions. The first records of their next episodes are in the following step."""
+
     @classmethod
     def empty(cls, spec: EnvSpec) -> "TimeStep":
         """Return a step of zeros for all environments of `spec`."""
         size = spec.num_envs
         shown = {key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()}
-        flags = (np.zeros(size, np.bool_) for _ in range(3))
-        return cls(shown, np.zeros(size, np.float32), *flags)
+        is_first, is_last, is_terminal = (np.zeros(size, np.bool_) for _ in range(3))
+        return cls(shown, np.zeros(size, np.float32), is_first, is_last, is_terminal)
 
     @property
     def nbytes(self) -> int:
         """Total size of all arrays in bytes."""
         flags = (self.is_first, self.is_last, self.is_terminal)
         return sum(array.nbytes for array in (*self.observation.values(), self.reward, *flags))
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the fields of complete steps by name, for a checkpoint."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "envs"}
 
     def set_observation(self, index: int, observation: Mapping[str, NDArray]) -> None:
         """Write the observation of environment `index`."""

@@ -16,8 +16,9 @@ from ..utils.timestep import EnvSpec, TimeStep
 class PolicyOutput:
     """Actions for N environments, and the detached model states in which they were chosen."""
 
-    action: NDArray[np.float32]
-    """Actions (N, A): one-hot, or continuous numbers that the environment clips to [-1, 1]."""
+    action: NDArray[np.float32] | Tensor
+    """Actions (N, A): one-hot, or continuous numbers that the environment clips to [-1, 1]. A tensor on the
+    workflow's device if the observations are tensors."""
 
     latent: StoredLatent
 

@@ -26,7 +26,7 @@ from ...workflows.world_models import DreamerWorkflow
 from ..ray_cluster import Cluster, EngineFailed, WorkerDied, check_reachable, require_token
 from .dry_run import dry_run, replay_spec, workflow_config
 
-Row = tuple[TimeStep, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]
+Row = tuple[TimeStep, NDArray[np.float32] | Tensor, NDArray[np.float32], NDArray[np.uint8]]
 """A record from each environment of a collector, with the action, deter and stoch of `PolicyOutput`."""
 
 AHEAD = 2

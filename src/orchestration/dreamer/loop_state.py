@@ -8,7 +8,7 @@ from ...config.dreamer import DreamerTraining
 from ...envs import state_form
 from ...utils.errors import UserError
 from ...utils.state_files import check_structure
-from ...utils.timestep import EnvSpec
+from ...utils.timestep import EnvSpec, TimeStep
 from ...utils.units import count_text
 from ..instruments import Instrument
 
@@ -28,8 +28,12 @@ def check_form(
         "environment": {"starts": 0},
         **counted,
     }
+    if "arrival" in environment and "starts" in environment:
+        # Only the environment knows the structure of its own state.
+        arrival = TimeStep.empty(env).arrays()
+        own["environment"] = {**environment, "starts": 0, "arrival": arrival}
     # Collectors save only how often they were started.
-    if "starts" not in environment:
+    elif "starts" not in environment:
         own["environment"] = state_form(env, [len(actions) for actions in environment["actions"].values()])
     check_structure({name: state[name] for name in own}, own)
 

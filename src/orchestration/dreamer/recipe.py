@@ -14,7 +14,7 @@ from ...checkpoints.weights import load_weights, networks_of
 from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
 from ...config.schema import Compile, Device
-from ...envs import make_environment, spec_of
+from ...envs import Suite, make_environment, spec_of
 from ...planning import GPU, HOST, Row, Written, constants
 from ...planning.recipe import DryRun
 from ...planning.resources import Basis
@@ -54,6 +54,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
             raise UserError(f"{problem}. {repair}.")
     do_without = "Omit it, or start without torchrun"
     refused = {
+        "env=vector": (config.env.suite is Suite.vector, "Set env=gymnasium, or start without torchrun"),
         "buffer.prefill": (config.buffer.prefill is not None, do_without),
         "training.offline": (config.training.offline, "Set training.offline=false"),
         "checkpoint.mirror": (config.checkpoint.mirror is not None, "Set checkpoint.mirror=null"),

@@ -1,7 +1,7 @@
 """DreamerV3: acting, and training of a world model and a controller on replayed sequences."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -85,10 +85,18 @@ class DreamerWorkflow:
 
     @torch.no_grad()
     def collect_step(self, step: TimeStep) -> PolicyOutput:
-        """Choose one action per environment and cache the detached model state for the next call."""
-        noise = self.noise["collect"]
-        self._prev_action, state = self.act(step, self._prev_action, noise, noise, None)
-        return PolicyOutput(self._prev_action.cpu().numpy(), StoredLatent(*_stored(state)))
+        """Choose one action per environment and cache the detached model state for the next call.
+
+        Final records alone (`TimeStep.envs`) need neither. They get zeros, and the model does not see them.
+        """
+        noise, is_on_device = self.noise["collect"], has_tensors(step.observation)
+        if step.envs is None:
+            self._prev_action, state = self.act(step, self._prev_action, noise, noise, None)
+            action, latent = self._prev_action, StoredLatent(*_stored(state))
+        else:
+            action = self._prev_action.new_zeros(len(step.envs), self.env.action.size)
+            latent = StoredLatent(*_stored(self.world_model.rssm.initial(len(step.envs))))
+        return PolicyOutput(action if is_on_device else action.cpu().numpy(), latent)
 
     def act(
         self,
@@ -101,7 +109,7 @@ class DreamerWorkflow:
         """Return actions (N, A) and states. `None` uses the cached state. The caller disables gradients."""
         rssm = self.world_model.rssm
         seen = step.observation.items()
-        inputs = {OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in seen} | {
+        inputs = {OBSERVATION_PREFIX + key: torch.as_tensor(value) for key, value in seen} | {
             "is_first": torch.from_numpy(step.is_first),
             "prev_action": prev_action,
             "latent_noise": rssm.noise(latent_source, len(prev_action), 1),
@@ -310,12 +318,19 @@ class DreamerEvalPolicy:
 
     @torch.no_grad()
     def act(self, step: TimeStep) -> NDArray[np.float32]:
-        """Return the actions (N, A) for N records."""
+        """Return the actions (N, A) for N records. Final records alone (`TimeStep.envs`) get zeros."""
+        if step.envs is not None:
+            return np.zeros((len(step.envs), self.workflow.env.action.size), np.float32)
         action_source = self.latent_source if self.sample else self.no_noise
         self.prev_action, self.state = self.workflow.act(
             step, self.prev_action, self.latent_source, action_source, self.state
         )
         return self.prev_action.cpu().numpy()
+
+
+def has_tensors(observation: Mapping[str, Any]) -> bool:
+    """Return whether a part of an observation is a tensor, so that its environment accepts tensors."""
+    return any(isinstance(value, Tensor) for value in observation.values())
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
