@@ -30,7 +30,7 @@ from reverie.workflows.world_models import ControllerConfig, DreamerConfig, Drea
 from ..models.tiny import TINY
 from ..runs.helpers import SMALL, bytes_of, identity
 
-BRIEF = (*SMALL, "logger=plain", "training.checkpoint_interval=0", "training.log_interval=20")
+BRIEF = (*SMALL, "logger=plain")
 SPEC = EnvSpec(
     "catch", {"image": ArraySpec((64, 64, 3), np.dtype(np.uint8))}, ActionSpec(3, True), num_envs=4
 )
@@ -48,13 +48,13 @@ def test_a_resumed_run_on_a_batch_with_a_state_is_the_unbroken_run_bit_for_bit(
     def games(num_envs: int) -> VectorEnv:
         return CatchTensors(num_envs, autoreset_mode=mode)
 
-    settings: dict[str, Any] = {"env.num_envs": 3}
-    unbroken = reverie.train(
-        "dreamer_catch", BRIEF, env=games, total_timesteps=78, run_dir="unbroken", **settings
-    )
-    # Three games end together after 21 steps, so this checkpoint is between their two records.
-    reverie.train("dreamer_catch", BRIEF, env=games, total_timesteps=63, run_dir="resumed", **settings)
-    resumed = reverie.train(resume="resumed", env=games, total_timesteps=78)
+    # Three games end together after 21 steps, so after step 60 their final records come next.
+    settings: dict[str, Any] = {"env.num_envs": 3, "training.log_interval": 20}
+    settings |= {"training.video_interval": 60, "training.checkpoint_interval": 60}
+    train = partial(reverie.train, "dreamer_catch", BRIEF, env=games, **settings)
+    unbroken = train(total_timesteps=120, run_dir="unbroken")
+    train(total_timesteps=60, run_dir="resumed")
+    resumed = reverie.train(resume="resumed", env=games, total_timesteps=120)
     assert identity(resumed.run_dir) == identity(unbroken.run_dir)
     lengths = [line["episode/length"] for line in unbroken.metrics() if "episode/length" in line]
     assert lengths and set(lengths) == {7.0}
