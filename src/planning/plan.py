@@ -68,7 +68,7 @@ def _host(
     rows = [
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
         _estimated("first use of libraries", constants.FIRST_USE_BYTES),
-        _estimated("environments", _environment_bytes(config, recipe.num_environments(config))),
+        _estimated("environments", _environment_bytes(config, spec, recipe.num_environments(config))),
         _replay_row(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
         *recipe.host_rows(config, spec),
@@ -229,13 +229,13 @@ def _replay_row(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage)
     return Row("replay", replay.arena_bytes if config.buffer.storage is storage else 0)
 
 
-def _environment_bytes(config: TrainConfig, count: int) -> int:
+def _environment_bytes(config: TrainConfig, spec: EnvSpec, count: int) -> int:
     env = config.env
     if env.suite is Suite.atari:
         return count * constants.ATARI_ENVIRONMENT_BYTES
     if env.suite is Suite.vector:
-        # One simulator steps the whole batch.
-        return constants.SIMULATOR_BYTES
+        seen = sum(part.nbytes for part in spec.observation.values())
+        return constants.SIMULATOR_BYTES + constants.BATCH_COPIES * count * seen
     is_async = env.vectorization is Vectorization["async"]
     if env.suite is Suite.dmc:
         is_drawn = env.observations is not Observations.proprio
