@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,11 +42,11 @@ def rate(config: DreamerTrainConfig, seconds: float, acts: bool) -> float:
         spec = environment.spec
         workflow, replay = build_workflow(config, spec), EpisodeReplayBuffer(replay_spec(config, spec))
         step, steps = environment.reset(), 0
-        still = np.tile(np.eye(spec.action.size, dtype=np.float32)[1], (spec.num_envs, 1))
+        still: Any = np.tile(np.eye(spec.action.size, dtype=np.float32)[1], (spec.num_envs, 1))
 
         def act() -> int:
             nonlocal step
-            action = still[: len(step.reward)]
+            action: Any = still[: len(step.reward)]
             if acts:
                 collected = workflow.collect_step(step)
                 replay.add(step, collected.action, collected.latent, step.envs)

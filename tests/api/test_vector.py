@@ -19,6 +19,7 @@ from examples.catch_tensors import CatchTensors
 from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, episode_replay
 from reverie.buffers.config import ReplayStorage
 from reverie.commands.runs import checked_run
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import EnvConfig, Suite, make_environment
 from reverie.envs.native import NativeVector
 from reverie.envs.registered import register_maker
@@ -99,6 +100,7 @@ def test_the_plan_covers_the_replay_of_a_thousand_games(empty_folder: Path) -> N
         "training.learning_starts=9216", "training.train_ratio=1", "buffer.chunk_length=8",
     ]  # fmt: skip
     config, preflight, _ = checked_run(settings)
+    assert isinstance(config, DreamerTrainConfig)
     resource = preflight.plan.resource(HOST)
     # Each stream has two spare chunks besides the capacity of 20,000 records.
     rows = 20_000 + 1024 * 2 * 8
@@ -127,7 +129,7 @@ def replay_on(device: str) -> EpisodeReplayBuffer:
 def test_nothing_between_a_step_and_the_replay_reads_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     # Reading a tensor of the device `meta`, which has no memory, raises an error. It stands for a GPU.
     monkeypatch.setattr(episode_replay, "check_storage", lambda *_: None)
-    workflow, replay = workflow_on("meta"), replay_on("meta")
+    workflow, replay, action = workflow_on("meta"), replay_on("meta"), None
     for number in range(20):
         step = TimeStep.empty(SPEC)
         is_final = number % 5 == 4
@@ -135,13 +137,13 @@ def test_nothing_between_a_step_and_the_replay_reads_a_tensor(monkeypatch: pytes
         pictures = torch.empty(4, 64, 64, 3, dtype=torch.uint8, device="meta")
         envs = np.array([1, 3]) if is_final else None
         rows = slice(None) if envs is None else envs
-        flags = (getattr(step, name)[rows] for name in ("reward", "is_first", "is_last", "is_terminal"))
-        arrived = TimeStep({"image": pictures[rows]}, *flags, envs)
+        flags = {name: values[rows] for name, values in step.arrays().items() if name != "observation"}
+        arrived = TimeStep(observation={"image": pictures[rows]}, envs=envs, **flags)
         collected = workflow.collect_step(arrived)
-        replay.add(arrived, collected.action, collected.latent, envs)
-    assert isinstance(collected.action, Tensor)
+        replay.add(arrived, action := collected.action, collected.latent, envs)
+    assert isinstance(action, Tensor)
     with pytest.raises(NotImplementedError, match="meta"):
-        collected.action.cpu()
+        action.cpu()
     assert replay.total_steps == 4 * 16 + 2 * 4
 
 
@@ -189,7 +191,7 @@ class DeviceCopies(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.__name__.partition(".")[0]
-        source = args[1] if name == "copy_" else args[0] if args else None
+        source: Any = args[1] if name == "copy_" else args[0] if args else None
         if name == "_local_scalar_dense" and args[0].device.type != "cpu":
             self.found.append((args[0].device.type, "cpu", args[0].nbytes))
         elif name in ("copy_", "_to_copy") and source.device.type != result.device.type:

@@ -68,8 +68,10 @@ def streams(environment: NativeVector, calls: int) -> list[list[Record]]:
 def rows_of(step: TimeStep) -> Iterator[tuple[int, Record]]:
     for row, env in enumerate(range(len(step.reward)) if step.envs is None else step.envs.tolist()):
         observation = {key: as_array(values)[row].copy() for key, values in step.observation.items()}
-        flags = (bool(each[row]) for each in (step.is_first, step.is_last, step.is_terminal))
-        yield env, (observation, float(step.reward[row]), *flags)
+        is_first, is_last, is_terminal = (
+            bool(each[row]) for each in (step.is_first, step.is_last, step.is_terminal)
+        )
+        yield env, (observation, float(step.reward[row]), is_first, is_last, is_terminal)
 
 
 def single_stream(env: gymnasium.Env, index: int, seed: int, count: int) -> list[Record]:
@@ -158,7 +160,7 @@ def test_envpool_gives_the_records_of_a_pool_with_one_environment() -> None:
         observation, _ = pool.reset()
         expected.append(({"vector": observation[0]}, 0.0, True, False, False))
         while len(expected) < len(found):
-            action = action_for(index, len(expected) - 1, 2, is_discrete=True).argmax(keepdims=True)
+            action = action_for(index, len(expected) - 1, 2, is_discrete=True).argmax()[None]
             observation, reward, terminated, truncated, _ = pool.step(action)
             is_first, terminal = expected[-1][3], bool(terminated[0])
             ended = terminal or bool(truncated[0])
@@ -220,7 +222,7 @@ def test_catch_on_tensors_shows_the_pictures_of_catch(mode: AutoresetMode) -> No
         spaces.Discrete(4, start=-1),
         spaces.MultiDiscrete([2, 3, 4], start=[0, 5, -2]),
         spaces.MultiBinary((2, 2)),
-        spaces.Box(np.float32([[-2, 0]]), np.float32([[1, 3]])),
+        spaces.Box(np.array([[-2, 0]], np.float32), np.array([[1, 3]], np.float32)),
         spaces.Box(np.array([0.0, -np.inf]), np.array([np.inf, 0.5]), dtype=np.float64),
     ],
     ids=str,
@@ -406,7 +408,7 @@ def test_one_environment_of_a_batch_has_the_interface_of_a_single_one(mode: Auto
     config = EnvConfig(suite=Suite.vector, id=register_maker(maker), action_repeat=1, num_envs=1024)
     env = make_single(config)
     for _ in range(2):
-        picture, _ = env.reset(seed=3)
+        (picture, _), reward = env.reset(seed=3), 0.0
         for step in range(7):
             assert env.observation_space.contains(picture)
             # The ball falls by one row of eight pixels per step.
@@ -414,4 +416,4 @@ def test_one_environment_of_a_batch_has_the_interface_of_a_single_one(mode: Auto
             picture, reward, terminated, truncated, _ = env.step(1)
             assert (terminated, truncated) == (step == 6, False)
         assert int((picture == 255).all(-1).any(1).argmax()) == 56
-        assert abs(reward) == 1
+        assert abs(float(reward)) == 1
