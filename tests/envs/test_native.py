@@ -160,7 +160,7 @@ def test_envpool_gives_the_records_of_a_pool_with_one_environment() -> None:
         observation, _ = pool.reset()
         expected.append(({"vector": observation[0]}, 0.0, True, False, False))
         while len(expected) < len(found):
-            action = action_for(index, len(expected) - 1, 2, is_discrete=True).argmax()[None]
+            action = np.array([action_for(index, len(expected) - 1, 2, is_discrete=True).argmax()])
             observation, reward, terminated, truncated, _ = pool.step(action)
             is_first, terminal = expected[-1][3], bool(terminated[0])
             ended = terminal or bool(truncated[0])
