@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ..config.schema import Device, TrainConfig
+from ..config.schema import Device, TrainConfig, WhichCheckpoint
 from ..envs import EnvironmentFailed, make_single
 from ..envs.spaces import convert_action, convert_observation, require_observation
 from ..models import LatentState
@@ -119,19 +119,28 @@ class Agent:
         return make_single(self._config.env, render_mode)
 
 
-def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto", seed: int = 0) -> Agent:
+def load(
+    source: str | Path,
+    *,
+    env: EnvLike | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    checkpoint: str = "newest",
+) -> Agent:
     """Load a trained agent.
 
     Args:
-        source: A run folder, whose newest intact checkpoint is loaded, a folder with weights and
+        source: A run folder, whose newest intact checkpoint is loaded by default, a folder with weights and
             configuration, `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository on
             the Hugging Face Hub, `hub:<owner>/<name>`.
         env: The environment's class or function, if only the training program can import it.
         device: Device of the networks: `auto`, `cpu` or `cuda`.
         seed: Seed of the agent's random numbers.
+        checkpoint: `newest`, or `best` for the checkpoint with the best evaluation, or with the best fitness
+            of a population.
 
     Raises:
-        UserError: If the checkpoint is missing, `device` or `seed` is invalid, or the environment is
+        UserError: If the checkpoint is missing, an argument is invalid, or the environment is
             incompatible.
 
     >>> agent = load("pretrained:catch", device="cpu")
@@ -141,15 +150,15 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
     True
     """
     require_posix()
-    if device not in Device.__members__:
-        known = ", ".join(Device.__members__)
-        raise UserError(
-            f"device={device} is not one of {known}.{did_you_mean(str(device), Device.__members__)}"
-        )
+    for name, value, kind in (("device", device, Device), ("checkpoint", checkpoint, WhichCheckpoint)):
+        if value not in (known := kind.__members__):
+            hint = did_you_mean(str(value), known)
+            raise UserError(f"{name}={value} is not one of {', '.join(known)}.{hint}")
     require_seed(seed)
     chosen = None if env is None else suite_and_id(env)
     try:
-        return Agent(*load_agent(str(source), Device[device], chosen, key=""), seed)
+        which = WhichCheckpoint[checkpoint]
+        return Agent(*load_agent(str(source), Device[device], chosen, key="", which=which), seed)
     except UserError as error:
         # Omit the cause, because the message is complete without it.
         raise error from None

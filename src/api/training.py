@@ -18,6 +18,8 @@ from hydra.core.override_parser.types import Quote, QuotedString
 
 from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import unknown_maker_of
+from ..commands.evaluate import EvaluateConfig, evaluate_run
+from ..commands.options import own_settings
 from ..commands.runs import checked_run
 from ..commands.train import train_until
 from ..config.overrides import parse
@@ -50,6 +52,44 @@ class Run:
     def agent(self) -> Agent:
         """The agent of the newest checkpoint, loaded on first access."""
         return load(self.run_dir)
+
+    @cached_property
+    def best(self) -> Agent:
+        """The agent of the checkpoint with the best evaluation, loaded on first access.
+
+        For a population, it is the checkpoint with the best fitness. See `training.keep_best`.
+        """
+        return load(self.run_dir, checkpoint="best")
+
+    def evaluate(
+        self,
+        episodes: int = 20,
+        *,
+        checkpoint: str = "newest",
+        seed: int = 0,
+        policy: str = "sample",
+        max_steps: int | None = None,
+        device: str = "auto",
+    ) -> dict[str, Any]:
+        """Play complete episodes with a checkpoint's agent, and return the results of `reverie-evaluate`.
+
+        The arguments are the settings of `reverie-evaluate`. The result has the keys `returns` and `lengths`
+        (a number per episode), `mean` (the mean return), `standard_error` (`None` for a single episode),
+        `step`, `environment`, and the arguments.
+
+        Raises:
+            UserError: If an argument is invalid, or the checkpoint is missing.
+            KeyboardInterrupt: After Ctrl-C.
+        """
+        given = {"run": self.run_dir, "episodes": episodes, "checkpoint": checkpoint, "seed": seed}
+        given |= {"policy": policy, "device": device} | (
+            {} if max_steps is None else {"max_steps": max_steps}
+        )
+        words = [f"{name}={value}" for name, value in given.items()]
+        result, _ = evaluate_run(own_settings(EvaluateConfig, words, "Run.evaluate", None)[0])
+        if "open_returns" in result:
+            raise KeyboardInterrupt
+        return result
 
     def metrics(self) -> list[dict[str, float]]:
         """Return the lines of metrics.jsonl: `step` in agent steps, and the values by tag.

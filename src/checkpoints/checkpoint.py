@@ -202,9 +202,20 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
     return [found[step] for step in sorted(found)]
 
 
-def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest intact checkpoint, or raise `UserError`. Warn about newer, damaged checkpoints."""
-    checkpoint, faults = newest_whole(run_dir, verify)
+def latest_checkpoint(
+    run_dir: Path, verify: Verify = Checkpoint.verify, only_best: bool = False
+) -> Checkpoint:
+    """Return the newest intact checkpoint, or raise `UserError`. Warn about newer, damaged checkpoints.
+
+    With `only_best`, only checkpoints count that were the best when they were saved.
+    """
+    checkpoint, faults = newest_whole(run_dir, verify, only_best)
+    if checkpoint is None and only_best and list_checkpoints(run_dir):
+        damaged = f" Damaged: {'; '.join(faults)}." if faults else ""
+        raise UserError(
+            f"{run_dir} has no checkpoint that is marked as the best.{damaged} Set "
+            "training.evaluation_interval and training.keep_best=true, or use checkpoint=newest."
+        )
     if checkpoint is None:
         text = f"{run_dir} has no checkpoint yet; a run writes one every training.checkpoint_interval steps."
         if is_stored_result(run_dir):
@@ -224,11 +235,15 @@ def is_stored_result(run_dir: Path) -> bool:
     return (run_dir / f"{METRICS_FILE}{COMPRESSED}").exists()
 
 
-def newest_whole(run_dir: Path, verify: Verify = Checkpoint.verify) -> tuple[Checkpoint | None, list[str]]:
+def newest_whole(
+    run_dir: Path, verify: Verify = Checkpoint.verify, only_best: bool = False
+) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest intact checkpoint (or `None`) and the errors of newer, damaged checkpoints."""
     faults: list[str] = []
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
+            if only_best and not checkpoint.manifest()["best"]:
+                continue
             verify(checkpoint)
             return checkpoint, faults
         except Damaged as fault:

@@ -367,9 +367,11 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return a run's newest intact checkpoint. Raise `UserError` without one, or if it is another run's."""
-    checkpoint = latest_checkpoint(run_dir, verify)
+def checkpoint_of(
+    config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify, only_best: bool = False
+) -> Checkpoint:
+    """Return a run's newest (best) intact checkpoint. Raise `UserError` without one, or if another run's."""
+    checkpoint = latest_checkpoint(run_dir, verify, only_best)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):
         saved = dict(checkpoint.state()[SETTINGS_KEY])

@@ -1,7 +1,8 @@
-"""Evaluate the newest checkpoint of a run: reverie-evaluate run=<folder> [key=value ...].
+"""Evaluate a checkpoint of a run: reverie-evaluate run=<folder> [key=value ...].
 
   reverie-evaluate run=experiments/<run>                   the mean return of 20 episodes
   reverie-evaluate run=experiments/<run> video=play.mp4    also record a video of the first episode
+  reverie-evaluate run=experiments/<run> checkpoint=best   the checkpoint with the best evaluation so far
   reverie-evaluate run=pretrained:pong episodes=10         an agent included in the package
   reverie-evaluate run=experiments/<run> json=true         one line of JSON: returns, lengths, mean
 
@@ -12,6 +13,7 @@ Press Ctrl-C to stop with the results so far, including unfinished episodes (exi
 import json
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import envs, orchestration, workflows
-from ..config.schema import Device, TrainConfig
+from ..config.schema import Device, TrainConfig, WhichCheckpoint
 from ..envs import EnvConfig
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..utils.timestep import EnvSpec
@@ -52,6 +54,10 @@ class EvaluateConfig:
 
     episodes: int = 20
     """Number of episodes."""
+
+    checkpoint: WhichCheckpoint = WhichCheckpoint.newest
+    """Checkpoint of the run. `best` is the one with the best evaluation, or with the best fitness of a
+    population."""
 
     max_steps: int | None = None
     """Maximum number of steps per episode, or null for the environment's own limit."""
@@ -111,12 +117,15 @@ class _Watch:
 def evaluate_run(
     config: EvaluateConfig, loaded: "tuple[TrainConfig, workflows.Agent, int | None] | None" = None
 ) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
-    """Evaluate the newest checkpoint of a run, or an agent that is already `loaded`.
+    """Evaluate a checkpoint of a run, or an agent that is already `loaded`.
+
+    In the main thread, Ctrl-C ends the evaluation early.
 
     Returns:
         The result of `reverie-evaluate`, and the frames of the first episode.
     """
-    run, workflow, step = loaded or orchestration.load_agent(config.run, config.device)
+    chosen = config.checkpoint
+    run, workflow, step = loaded or orchestration.load_agent(config.run, config.device, which=chosen)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
     policy = config.policy if orchestration.recipe_of(run).samples_actions else PolicyMode.mode
@@ -125,7 +134,8 @@ def evaluate_run(
     # Restarts are disabled, because the return of an episode with a crash is not valid.
     env = replace(env, max_restarts=0)
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
-    before = signal.signal(signal.SIGINT, watch.interrupt)
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, watch.interrupt) if is_main else None
     try:
         result = orchestration.evaluate(
             workflow, env, config.episodes, config.seed, sample, is_recorded, watch
@@ -133,7 +143,8 @@ def evaluate_run(
     except envs.EnvironmentCrashed as error:
         raise UserError(str(error).partition("\n")[0]) from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_main:
+            signal.signal(signal.SIGINT, before)
     shown: dict[str, object] = {
         "run": config.run,
         "step": step,

@@ -40,6 +40,13 @@ class Device(Enum):
     cuda = "cuda"
 
 
+class WhichCheckpoint(Enum):
+    """Checkpoint of a run: the newest one, or the one with the best evaluation (or fitness) so far."""
+
+    newest = "newest"
+    best = "best"
+
+
 class Precision(Enum):
     """Number format of matrix products. Parameters, norms and losses are always float32."""
 
@@ -76,6 +83,10 @@ class TrainingConfig:
 
     keep_checkpoints: int = 2
     """Number of most recent checkpoints to keep on disk."""
+
+    keep_best: bool = True
+    """Also save and keep the checkpoint with the best evaluation, or with the best fitness of a
+    population."""
 
     def __post_init__(self) -> None:
         names = ("total_timesteps", "batch_size", "learning_starts", "keep_checkpoints")

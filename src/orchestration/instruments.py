@@ -224,7 +224,9 @@ class Evaluator(Instrument):
             mean, is_complete = run.ranks.sum(mean_and_count)
         self.is_postponed = not is_complete
         if is_complete and (self._best_return is None or mean > self._best_return):
-            self._best_return, run.best_step, run.is_best = mean, run.step, True
+            self._best_return = mean
+            if run.config.training.keep_best:
+                run.best_step, run.is_best = run.step, True
 
     def _write(self, run: Run, found: Evaluation) -> None:
         """Write the result, with a standard error if there are several episodes."""

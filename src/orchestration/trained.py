@@ -7,7 +7,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pretrained import holds_networks_alone, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.weights import load_weights, networks_of
-from ..config.schema import Compile, Device, TrainConfig
+from ..config.schema import Compile, Device, TrainConfig, WhichCheckpoint
 from ..envs import Suite
 from ..planning.recipe import environment_spec
 from ..utils.errors import UserError
@@ -33,9 +33,13 @@ def replay_of(
 
 
 def load_agent(
-    name: str, device: Device, env: tuple[Suite, str | None] | None = None, key: str = "run"
+    name: str,
+    device: Device,
+    env: tuple[Suite, str | None] | None = None,
+    key: str = "run",
+    which: WhichCheckpoint = WhichCheckpoint.newest,
 ) -> tuple[TrainConfig, Agent, int | None]:
-    """Return the configuration, agent and step from a run's newest checkpoint or from `pretrained:<name>`.
+    """Return the configuration, agent and step from a checkpoint of a run or from `pretrained:<name>`.
 
     `env` is a suite and a Gymnasium id that replace the run's environment. `key` is the name of the user's
     setting for `name`, for messages, or "" for calls from Python.
@@ -44,7 +48,11 @@ def load_agent(
     run = load_run(str(folder), device=device, key=key)
     # The agent is not trained, so compilation would not pay off.
     run.compile = Compile.none
-    checkpoint = None if holds_networks_alone(str(folder)) else checkpoint_of(run, folder)
+    checkpoint, only_best = None, which is WhichCheckpoint.best
+    if not holds_networks_alone(str(folder)):
+        checkpoint = checkpoint_of(run, folder, only_best=only_best)
+    elif only_best:
+        raise UserError(f"checkpoint=best needs a run, but {name} contains only networks. Omit it.")
     if env is not None:
         run.env.suite, run.env.id = env[0], env[1] or run.env.id
     recipe = recipe_of(run)

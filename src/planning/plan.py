@@ -184,7 +184,7 @@ def _checkpoint_rows(
     checkpoint adds at most the capacity. The best checkpoint may be too old to share files with the newest.
     """
     training, capacity = config.training, config.buffer.capacity
-    best, keep = int(written.has_best), training.keep_checkpoints
+    best, keep = int(written.has_best and training.keep_best), training.keep_checkpoints
     folders = keep + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
     # The extra byte marks the start of an episode.

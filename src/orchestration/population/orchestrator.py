@@ -129,7 +129,9 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         for episode in result.episodes:
             self.parts.replay.add_episode(0, episode)
         self.step += sum(result.lengths)
-        self.is_best |= workflow.update_best(result.fitness, self.generation)
+        self.is_best |= (
+            workflow.update_best(result.fitness, self.generation) and self.config.training.keep_best
+        )
         self.lineage.write(*lineage_lines(self.step, self.generation, result.fitness, workflow.origins))
         with self.watch("learn"):
             before, losses = self._learn()
