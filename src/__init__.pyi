@@ -5,6 +5,7 @@ from .api.env_report import check_env as check_env
 from .api.episodes import open_episodes as open_episodes
 from .api.episodes import save_episode as save_episode
 from .api.training import Run as Run
+from .api.training import steps as steps
 from .api.training import train as train
 from .buffers import EpisodeRecords as EpisodeRecords
 from .buffers import LatentSpec as LatentSpec
@@ -20,6 +21,7 @@ from .models import LatentState as LatentState
 from .models import ModelConfig as ModelConfig
 from .models import Noise as Noise
 from .models import RSSMOutput as RSSMOutput
+from .orchestration.signals import Stop as Stop
 from .utils.errors import UserError as UserError
 from .utils.timestep import ActionSpec as ActionSpec
 from .utils.timestep import ArraySpec as ArraySpec

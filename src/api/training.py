@@ -1,15 +1,18 @@
 """Train from Python, with the same results as from the command line, and access finished runs."""
 
+import atexit
 import inspect
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +23,11 @@ from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import unknown_maker_of
 from ..commands.evaluate import EvaluateConfig, evaluate_run
 from ..commands.options import own_settings
-from ..commands.runs import checked_run
+from ..commands.runs import Checked, checked_run
 from ..commands.train import train_until
 from ..config.overrides import parse
 from ..config.schema import TrainConfig
-from ..orchestration.signals import Signals
-from ..planning import Preflight
+from ..orchestration.signals import Signals, Stop
 from ..utils.errors import UserError, require_posix
 from ..utils.logging.json_lines import METRICS_FILE, read_lines, stored_log
 from ..utils.logging.writer import OnLine
@@ -106,10 +108,10 @@ class Run:
 
 
 @contextmanager
-def _torch_defaults() -> Iterator[None]:
+def _torch_defaults(quiet: bool = False) -> Iterator[None]:
     """Use torch's defaults (float32, CPU, gradients enabled), and restore the program's settings on exit.
 
-    Some simulator packages change these settings on import.
+    Some simulator packages change these settings on import. Unless `quiet`, a warning lists the changes.
     """
     dtype, device, has_grad = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
     changes = {
@@ -117,7 +119,8 @@ def _torch_defaults() -> Iterator[None]:
         f"default device {device}": device.type != "cpu",
         "disabled gradients": not has_grad,
     }
-    if changed := ", ".join(name for name, is_changed in changes.items() if is_changed):
+    changed = ", ".join(name for name, is_changed in changes.items() if is_changed)
+    if changed and not quiet:
         _LOG.warning(
             "Training ignores this program's torch settings: %s. They are restored at the end.", changed
         )
@@ -132,7 +135,6 @@ def _torch_defaults() -> Iterator[None]:
         torch.set_grad_enabled(has_grad)
 
 
-@_torch_defaults()
 def train(
     experiment: str | None = None,
     overrides: Sequence[str] | Mapping[str, object] = (),
@@ -158,8 +160,9 @@ def train(
             function may be passed.
         total_timesteps: Agent steps of the run, summed over all environments.
         callback: Called after each line of metrics.jsonl is written, with the step in agent steps and the
-            line's values. If it raises an exception, the run stops immediately and can be resumed from its
-            newest checkpoint.
+            line's values. If it raises `Stop`, the run saves a checkpoint after the current step, and `train`
+            returns. Its return value is ignored. If it raises any other exception, the run stops immediately
+            and can be resumed from its newest checkpoint.
         **settings: Additional settings and groups whose keys do not contain a dot: `seed=3`, `model="debug"`.
 
     Raises:
@@ -167,6 +170,60 @@ def train(
         KeyboardInterrupt: After Ctrl-C, once the checkpoint is saved. The message explains how to continue.
         RuntimeError: If the run stops early: a leak, non-finite losses, failing environments or a full GPU.
         SystemExit: After SIGTERM, once the checkpoint is saved, with code 75.
+    """
+    same = steps(
+        experiment, overrides, env=env, total_timesteps=total_timesteps, callback=callback, **settings
+    )
+    while True:
+        try:
+            next(same)
+        except StopIteration as over:
+            return over.value
+
+
+class Report(NamedTuple):
+    """A line of metrics.jsonl."""
+
+    step: int
+    """Agent steps so far, summed over all environments."""
+
+    values: dict[str, float]
+    """Values by tag."""
+
+
+@_torch_defaults()
+def steps(
+    experiment: str | None = None,
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    *,
+    env: EnvLike | None = None,
+    total_timesteps: int | None = None,
+    callback: OnLine | None = None,
+    **settings: object,
+) -> Generator[Report, None, Run]:
+    """Return an iterator that trains as `train` does and yields the reports that a callback would receive.
+
+    Training pauses while the body of the loop runs. Leaving the loop saves a checkpoint and closes the
+    environments, as soon as Python releases the iterator. If the program keeps a reference to the iterator,
+    this happens at the end of the program, unless it calls the iterator's `close` method.
+
+    Args:
+        experiment: See `train`.
+        overrides: See `train`.
+        env: See `train`.
+        total_timesteps: See `train`.
+        callback: See `train`. It is called before the report is yielded.
+        **settings: See `train`.
+
+    Yields:
+        `(step, values)` for each line of metrics.jsonl, after the step that wrote it. The fields are also
+        available as attributes.
+
+    Raises:
+        UserError: See `train`. Invalid settings are reported by this call, before the first step.
+        KeyboardInterrupt: See `train`.
+        RuntimeError: See `train`.
+        SystemExit: See `train`.
     """
     require_posix()
     if callback is not None and not _takes_two(callback):
@@ -180,31 +237,68 @@ def train(
                 f"experiment must be a name, got {type(experiment).__name__}. Pass an environment as env=."
             )
         arguments.insert(0, f"experiment={experiment}")
-    if env is None:
-        config, preflight, notices = checked_run(arguments)
-    else:
-        config, preflight, notices = _checked_run_in(env, arguments)
-    interval = getattr(config.training, "evaluation_interval", 0)
+    checked = checked_run(arguments) if env is None else _checked_run_in(env, arguments)
+    interval = getattr(checked[0].training, "evaluation_interval", 0)
     if isinstance(env, VectorEnv) and interval:
         repair = "Set it to 0, or pass a function of num_envs"
         raise UserError(f"training.evaluation_interval={interval} needs environments besides env. {repair}.")
-    with Signals() as signals:
+    reports = _reports(checked, env is not None, callback)
+    alive = weakref.ref(reports)
+    # A program may still reference the iterator at its end, and torch's modules are deleted afterwards.
+    atexit.register(lambda: (found := alive()) and found.close())
+    return reports
+
+
+def _reports(checked: Checked, has_env: bool, callback: OnLine | None) -> Generator[Report, None, Run]:
+    """Yield the reports of a checked run and return the run. End the run if the generator is closed early."""
+    config, preflight, notices = checked
+    signals, reports = Signals(), deque[Report]()
+
+    def on_line(step: int, values: dict[str, float]) -> None:
+        reports.append(Report(step, values))
         try:
-            train_until(signals, config, preflight, notices, callback)
-        except UserError as error:
-            if env is None or config.resume is None or not isinstance(error.__cause__, ValueError):
-                raise
-            repair = "Pass the environment with which it was trained"
-            raise UserError(f"{config.resume} does not fit env: {error.__cause__}. {repair}.") from None
-        except SystemExit as ended:
-            then = f'continue with reverie.train(resume="{config.run_dir}")'
-            if signals.interrupted:
-                raise KeyboardInterrupt(then) from None
-            if signals.stop:
-                raise
-            why = f"with exit code {ended.code} (docs/reliability.md); see {config.run_dir}/train.log"
-            raise RuntimeError(f"The run stopped {why}. After a fix, {then}.") from ended.__cause__
+            if callback is not None:
+                callback(step, values)
+        except Stop:
+            signals.finish("a callback raised reverie.Stop")
+
+    training = train_until(signals, config, preflight, notices, on_line)
+
+    @_torch_defaults(quiet=True)
+    def advance() -> bool:
+        """Train until there are reports. Return False at the end of the run."""
+        return any(reports for _ in training) or bool(reports)
+
+    with signals, _explained(config, has_env, signals):
+        try:
+            while advance():
+                while reports:
+                    yield reports.popleft()
+        finally:
+            signals.finish("the program left the loop over reverie.steps")
+            while advance():
+                reports.clear()
     return Run(Path(str(config.run_dir)))
+
+
+@contextmanager
+def _explained(config: TrainConfig, has_env: bool, signals: Signals) -> Iterator[None]:
+    """Convert errors of a run to errors that explain how to continue from Python."""
+    try:
+        yield
+    except UserError as error:
+        if not has_env or config.resume is None or not isinstance(error.__cause__, ValueError):
+            raise
+        repair = "Pass the environment with which it was trained"
+        raise UserError(f"{config.resume} does not fit env: {error.__cause__}. {repair}.") from None
+    except SystemExit as ended:
+        then = f'continue with reverie.train(resume="{config.run_dir}")'
+        if signals.interrupted:
+            raise KeyboardInterrupt(then) from None
+        if signals.stop and not signals.finish_reason:
+            raise
+        why = f"with exit code {ended.code} (docs/reliability.md); see {config.run_dir}/train.log"
+        raise RuntimeError(f"The run stopped {why}. After a fix, {then}.") from ended.__cause__
 
 
 def _takes_two(callback: object) -> bool:
@@ -221,7 +315,7 @@ def _takes_two(callback: object) -> bool:
     return True
 
 
-def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:
+def _checked_run_in(env: EnvLike, arguments: list[str]) -> Checked:
     """Return `checked_run` for the caller's environment. Raise a `UserError` if a resumed run has another."""
     resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
     is_continued = resume is not None and not holds_networks_alone(str(resume))

@@ -187,7 +187,8 @@ def certify(
         run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)
-        run.run()
+        for _ in run.run():
+            pass
     watched = watched_counters(config.memory.leak_threshold_mb, config.device is Device.cuda)
     judged = judged_series(run.run_dir, watched, run.guard.steady_since)
     steps = judged[0].steps

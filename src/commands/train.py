@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,8 @@ def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None
     """Run `train_until` with signal handlers."""
     try:
         with Signals(partial(_end_at_once, config)) as signals:
-            train_until(signals, config, preflight, notices)
+            for _ in train_until(signals, config, preflight, notices):
+                pass
     except RankLost as error:
         leave_ranks(error, _RANK_HINT)
 
@@ -69,10 +70,11 @@ def train_until(
     preflight: Preflight,
     notices: list[str],
     on_line: OnLine | None = None,
-) -> None:
-    """Run a checked configuration to its end, or until a signal stops it. Log the `notices` first.
+) -> Iterator[None]:
+    """Run a checked configuration to its end, or until `signals` stop it. Log the `notices` first.
 
-    Under `torchrun`, all processes train the run together.
+    The iterator pauses after each step and must be exhausted. Under `torchrun`, all processes train the run
+    together.
 
     Raises:
         RankLost: If another process has ended or hangs.
@@ -83,7 +85,8 @@ def train_until(
     with join(config, started_ranks()) as ranks:
         # `signals` keeps requests across a rollback.
         while reason is StopReason.rollback:
-            reason = _run_once(config, ranks, signals, preflight, notices, has_rolled_back, on_line)
+            once = _run_once(config, ranks, signals, preflight, notices, has_rolled_back, on_line)
+            reason = yield from once
             config.resume, has_rolled_back = config.run_dir, True
 
 
@@ -95,7 +98,7 @@ def _run_once(
     notices: list[str],
     has_rolled_back: bool,
     on_line: OnLine | None,
-) -> StopReason:
+) -> Generator[None, None, StopReason]:
     """Run until the end or a rollback, and return which it was. Exit if the run stops for another reason."""
     opened = open_run(config, signals, recipe_of(config, ranks), preflight, notices)
     with faults_as_user_errors(config), opened as run:
@@ -103,7 +106,7 @@ def _run_once(
         if has_rolled_back:
             run.begin_after_rollback()
         try:
-            reason = run.run()
+            reason = yield from run.run()
         except (EnvironmentCrashed, EngineFailed) as error:
             # With a single rank, the step is complete except for the failed environment, so save it. A failed
             # engine may be partway through a generation, and other ranks may be at another step.
@@ -192,10 +195,12 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
 
 
 def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
-    """Log the outcome of a run. Exit unless the run is finished or rolls back."""
+    """Log the outcome of a run. Exit unless the run is finished, was ended or rolls back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
         _LOG.info("finished: %s", run.config.run_dir)
+    elif reason is StopReason.ended:
+        _LOG.info("ended at step %s: %s; %s", f"{run.step:,}", run.why(reason), _how_to_continue(run.run_dir))
     elif reason is StopReason.rollback and list_checkpoints(run.run_dir):
         _LOG.warning("%s: returning to the newest checkpoint", reason.value)
     elif reason is StopReason.leak:

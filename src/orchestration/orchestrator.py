@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -40,6 +40,7 @@ class StopReason(Enum):
     leak = "a memory leak is certain (memory.on_leak=stop)"
     nonfinite = "too many consecutive updates were not finite, again after a rollback"
     stopped = "a signal requested it"
+    ended = "another rank ended the run"
     rollback = "too many consecutive updates were not finite"
 
 
@@ -93,8 +94,11 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         self.mirror: Mirror | None = None
 
     @abstractmethod
-    def run(self) -> StopReason:
-        """Train and return the reason for stopping. Save a checkpoint, except before a rollback."""
+    def run(self) -> Generator[None, None, StopReason]:
+        """Train, pausing after each step, and return the reason for stopping.
+
+        At the end, save a checkpoint, except before a rollback.
+        """
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
@@ -113,7 +117,8 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
 
     def why(self, reason: StopReason) -> str:
         """Return a sentence that explains why the run stopped."""
-        return reason.value
+        is_ended = reason is StopReason.ended
+        return (is_ended and self.signals.finish_reason) or reason.value
 
     def close(self) -> None:
         """Close the run's resources."""

@@ -1,4 +1,4 @@
-"""Signal handlers that stop a run with a checkpoint."""
+"""Requests to stop a run with a checkpoint, made by signals, callbacks or settings."""
 
 import _thread
 import logging
@@ -10,6 +10,10 @@ from types import FrameType
 # EX_TEMPFAIL of sysexits.h: a temporary failure, meaning "try again".
 RESUME_ME_EXIT_CODE = 75
 _LOG = logging.getLogger(__name__)
+
+
+class Stop(Exception):
+    """Ends a run with a checkpoint if a callback of `reverie.train` or `reverie.steps` raises it."""
 
 
 class Signals:
@@ -26,8 +30,16 @@ class Signals:
         self.interrupted = False
         """Whether SIGINT asked the run to stop."""
 
+        self.finish_reason = ""
+        """Why `finish` asked the run to stop, or "" if it was not called or a signal stopped the run."""
+
         self._save = False
         self._before = {}
+
+    def finish(self, reason: str) -> None:
+        """Ask the run to save a checkpoint and end normally, unless a signal has already stopped it."""
+        if not self.stop:
+            self.stop, self.finish_reason = True, reason
 
     def take_save(self) -> bool:
         """Return whether a checkpoint was requested since the last call."""
@@ -61,7 +73,7 @@ class Signals:
                     self._end()
                 raise KeyboardInterrupt
             self.interrupted = True
-        self.stop = True
+        self.stop, self.finish_reason = True, ""
         then = " A second Ctrl-C exits immediately." if number == signal.SIGINT else ""
         _log_signal(logging.WARNING, number, f"finishing the step and writing a checkpoint.{then}")
 

@@ -5,6 +5,7 @@ The loop does not depend on specific losses, environments or games.
 
 import logging
 from collections import ChainMap
+from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
@@ -95,8 +96,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self._side.begin(self.parts.environment.close)
             self._side.close(_SECONDS_TO_CLOSE)
 
-    def run(self) -> StopReason:
-        """Train and return the reason for stopping. Save a checkpoint, except before a rollback."""
+    def run(self) -> Generator[None, None, StopReason]:
+        """See `Orchestrator.run`."""
         save_due = Every(self.config.training.checkpoint_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
@@ -117,6 +118,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             is_new_best = self.best_step == self.step != self.saved_step
             if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
+            yield
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
         return reason
@@ -130,6 +132,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             StopReason.leak: self.agreed.leak,
             StopReason.nonfinite: self.nonfinite.has_too_many and self.nonfinite.has_rolled_back,
             StopReason.stopped: self.agreed.stop,
+            StopReason.ended: self.agreed.finish,
             StopReason.rollback: self.nonfinite.has_too_many,
         }
         return next((reason for reason, applies in reasons.items() if applies), None)

@@ -30,13 +30,17 @@ class RankConsensus(NamedTuple):
     leak: bool = False
     """Whether any rank must stop because a leak is certain."""
 
+    finish: bool = False
+    """Whether a callback or a setting ended the run on any rank."""
+
 
 def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> RankConsensus:
     """Combine the values of all ranks in a single collective."""
     acted, ended = int((~time_step.is_first).sum()), int(time_step.is_last.sum())
-    own = [acted, ended, signals.stop, signals.take_save(), leak]
-    acted, ended, stop, save, leaks = ranks.sum(own)
-    return RankConsensus(int(acted), int(ended), stop > 0, save > 0, leaks > 0)
+    finish = bool(signals.finish_reason)
+    own = [acted, ended, signals.stop and not finish, signals.take_save(), leak, finish]
+    acted, ended, stop, save, leaks, finishes = ranks.sum(own)
+    return RankConsensus(int(acted), int(ended), stop > 0, save > 0, leaks > 0, finishes > 0)
 
 
 def gather_episodes(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -> list[Episode]:

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -64,8 +64,8 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         """Close the lineage file."""
         self.lineage.close()
 
-    def run(self) -> StopReason:
-        """Train, save a checkpoint, and return the reason for stopping."""
+    def run(self) -> Generator[None, None, StopReason]:
+        """See `Orchestrator.run`. A step is a generation."""
         training = self.config.training
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
@@ -86,6 +86,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
                 self.parts.snapshots.save(self.step)
             if save_due(self.step) | self.signals.take_save():
                 self.save_if_possible()
+            yield
         if self.saved_step != self.step:
             self.save()
         if self.generation:
@@ -115,6 +116,8 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
             return StopReason.finished
         if self.guard.must_stop:
             return StopReason.leak
+        if self.signals.finish_reason:
+            return StopReason.ended
         return StopReason.stopped if self.signals.stop else None
 
     def _is_over(self) -> bool:
