@@ -47,6 +47,10 @@ class DreamerTraining(TrainingConfig):
     evaluation_episodes: int = 10
     """Number of episodes per evaluation."""
 
+    target_return: float | None = None
+    """Mean return at which the run ends with a checkpoint, or null. It is compared with the mean of each
+    evaluation, or with the mean of the last 20 training episodes if `evaluation_interval` is 0."""
+
     probe_interval: int = 0
     """Agent steps between probes of a Pong world model (`probe/...`). 0 disables them."""
 
@@ -74,6 +78,11 @@ class DreamerTraining(TrainingConfig):
         # The return of a replayed step depends on the following steps, so a window needs at least two.
         require_range("training", self, "sequence_length", ge=2, le=1024)
         require_range("training", self, "train_ratio", gt=0)
+        if self.target_return is not None and self.offline and not self.evaluation_interval:
+            raise UserError(
+                f"training.target_return={self.target_return:g} is compared with evaluations, because "
+                "training.offline=true plays no training episodes. Set training.evaluation_interval."
+            )
         if self.overlap and self.offline:
             raise UserError(
                 "training.overlap=true steps environments during updates, but training.offline=true never "

@@ -19,7 +19,7 @@ from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
 from .evaluation import Evaluation, evaluate
 from .orchestrator import Orchestrator
-from .reports import VIDEO_FPS, no_pictures
+from .reports import RECENT, VIDEO_FPS, no_pictures
 
 if TYPE_CHECKING:
     from .world_model_orchestrator import WorldModelOrchestrator
@@ -227,6 +227,8 @@ class Evaluator(Instrument):
             self._best_return = mean
             if run.config.training.keep_best:
                 run.best_step, run.is_best = run.step, True
+        if is_complete:
+            end_at_target(run, mean, "an evaluation")
 
     def _write(self, run: Run, found: Evaluation) -> None:
         """Write the result, with a standard error if there are several episodes."""
@@ -237,6 +239,25 @@ class Evaluator(Instrument):
             spread = f" (standard error {found.standard_error:.2g})"
         _LOG.info("step %s: evaluation return %.4g%s", f"{run.step:,}", found.mean, spread)
         run.reports.writer.scalars(run.step, {f"evaluation/{name}": each for name, each in values.items()})
+
+
+class Target(Instrument):
+    """Ends a run without evaluations at `training.target_return`."""
+
+    def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
+        """Compare the mean of the last returns with the target, as soon as there are enough."""
+        returns = run.reports.recent["return"]
+        if ended and len(returns) == RECENT:
+            end_at_target(run, float(np.mean(returns)), f"the last {RECENT} episodes")
+
+
+def end_at_target(run: Run, mean: float, judged: str) -> None:
+    """End the run if the mean return of the episodes that `judged` describes is at least the target."""
+    target = run.config.training.target_return
+    if target is not None and mean >= target:
+        run.signals.finish(
+            f"the mean return of {judged}, {mean:.4g}, reached training.target_return={target:g}"
+        )
 
 
 def instruments_of(run: Run) -> list[Instrument]:
@@ -258,5 +279,7 @@ def instruments_of(run: Run) -> list[Instrument]:
 
         found.append(OnTrack(run))
     found.append(Instrument(run, memory.snapshot_interval, lambda run: run.parts.snapshots.save(run.step)))
+    if training.target_return is not None and not training.evaluation_interval:
+        found.append(Target(run, 0, lambda run: None))
     # The evaluation comes last, because it may be postponed.
     return [*found, Evaluator(run)]

@@ -2,9 +2,12 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ from ..envs.episodes import Episode
 from ..utils.logging.config import ProgressMode
 from ..utils.logging.console import LEARNING, Progress
 from ..utils.logging.writer import MetricsWriter
+from ..utils.state_files import check_structure
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
 from .threads import PaceWatch
@@ -26,6 +30,8 @@ VIDEO_FPS = 15
 # Small frames are upscaled to this side length in pixels.
 VIDEO_SIDE = 256
 MAX_ANIMATION_FRAMES = 300
+RECENT = 20
+"""Number of finished episodes over which recent means are computed."""
 
 
 def write_video(path: Path, frames: NDArray[np.uint8], fps: float = VIDEO_FPS) -> None:
@@ -62,6 +68,9 @@ class Reports:
         self.planned_mb = planned_mb
         self._threads = config.threads or torch.get_num_threads()
         self._last_return: float | None = None
+        self.recent: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=RECENT))
+        """The last returns of finished training episodes, under `return`."""
+
         self._since = (time.monotonic(), resume_step or 0, 0)
         self._has_noted = False
         self._pace, self._has_one_phase = PaceWatch(), True
@@ -69,8 +78,19 @@ class Reports:
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
         self._last_return = episode.episode_return
+        self.recent["return"].append(episode.episode_return)
         values = {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
         self.writer.scalars(step, values)
+
+    def recent_state(self) -> dict[str, NDArray[np.float64]]:
+        """Return the recent values for a checkpoint."""
+        return {name: np.array(values) for name, values in self.recent.items()}
+
+    def load_recent(self, state: Mapping[str, Any]) -> None:
+        """Load a result of `recent_state`. Raise `ValueError` if its structure is invalid."""
+        check_structure(state, {name: np.zeros(min(len(values), RECENT)) for name, values in state.items()})
+        for name, values in state.items():
+            self.recent[name].extend(values.tolist())
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
         """Write the metrics of a log interval together with this process's speeds, and show progress."""

@@ -240,6 +240,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             "episodes": self.tracker.state_dict(),
             "nonfinite": self.nonfinite.state_dict(),
             **ChainMap(*(instrument.state_dict() for instrument in self.instruments)),
+            "recent": self.reports.recent_state(),
             "means": self.means.state_dict(),
             "global_generators": global_state(),
         }
@@ -259,6 +260,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self.tracker.load_state_dict(state["episodes"])
             for instrument in self.instruments:
                 instrument.load_state_dict(state)
+            # Older checkpoints lack the last returns.
+            self.reports.load_recent(state.get("recent", {}))
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
 
