@@ -141,6 +141,33 @@ def test_a_run_of_two_ranks_continues_bit_for_bit_after_a_kill(
         assert not differing(saved_loop(folder / part, 200), saved_loop(shared_run / part, 200))
 
 
+STOPPING = """
+import os, sys
+import reverie
+
+def stop(step, values):
+    if os.environ["RANK"] == "1" and step >= 40:
+        raise reverie.Stop
+
+run = reverie.train(overrides=sys.argv[1:], callback=stop)
+print("returned", run.run_dir)
+"""
+
+
+def test_stop_on_one_rank_ends_all_with_a_checkpoint_and_a_normal_return(
+    server: Server, tmp_path: Path
+) -> None:
+    folder, program = tmp_path / "run", tmp_path / "program.py"
+    program.write_text(STOPPING)
+    processes = ranks_of(server, 2, str(program), *SHARED, f"run_dir={folder}", command="script")
+    first, other = (process.end() for process in processes)
+    assert (first.code, first.out) == (0, f"returned {folder}\n"), first.error
+    assert (other.code, other.out) == (0, f"returned {folder / RANKS / '001'}\n"), other.error
+    [step] = saved_steps(folder)
+    assert saved_steps(folder / RANKS / "001") == [step] and 40 <= step < 60
+    assert f"ended at step {step}: another rank ended the run; continue" in first.error
+
+
 def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(
     server: Server, tmp_path: Path
 ) -> None:
