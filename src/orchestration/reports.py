@@ -67,7 +67,6 @@ class Reports:
         self._progress = Progress(total_steps, progress, resume_step or 0, spec.action_repeat)
         self.planned_mb = planned_mb
         self._threads = config.threads or torch.get_num_threads()
-        self._last_return: float | None = None
         self.recent: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=RECENT))
         """The last returns of finished training episodes, under `return`."""
 
@@ -77,7 +76,6 @@ class Reports:
 
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
-        self._last_return = episode.episode_return
         self.recent["return"].append(episode.episode_return)
         values = {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
         self.writer.scalars(step, values)
@@ -95,10 +93,13 @@ class Reports:
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
         """Write the metrics of a log interval together with this process's speeds, and show progress."""
         speeds = self._speeds(step, updates)
-        self.writer.scalars(step, metrics | speeds)
+        means = {f"recent/{name}": float(np.mean(values)) for name, values in self.recent.items()}
+        if returns := self.recent.get("return"):
+            means["recent/episodes"] = len(returns)
+        self.writer.scalars(step, metrics | speeds | means)
         self._progress.update(
             step,
-            episode_return=self._last_return,
+            returns=returns or (),
             updates_per_second=speeds["speed/updates_per_second"],
             memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
             planned_mb=self.planned_mb,

@@ -29,7 +29,7 @@ for mode in ProgressMode:
     progress.advance(0, 0, "learning")
     now = 10.0
     progress.advance(50, 42, "learning")
-    progress.update(50, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.0, planned_mb=3400.0)
+    progress.update(50, returns=[-19.0], updates_per_second=4.25, memory_mb=3100.0, planned_mb=3400.0)
     logging.getLogger("reverie.orchestration").info("checkpoint [written]" + " in a long line" * 20)
     progress.close()
     progress.close()
@@ -79,7 +79,7 @@ def shown_lines(
         for step, seconds, updates, until in steps:
             now = seconds
             progress.advance(step, updates, "learning" if until is None else f"until {until}", until)
-            progress.update(step, episode_return=0.0, updates_per_second=2.0, memory_mb=1.0, planned_mb=None)
+            progress.update(step, returns=[0.0], updates_per_second=2.0, memory_mb=1.0, planned_mb=None)
     return [message for message in caplog.messages if message.startswith("step ")]
 
 
@@ -94,12 +94,10 @@ def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.
         progress.advance(0, 0, "learning")
         now = 60.0
         progress.advance(12_000, 240, "learning")
-        progress.update(
-            12_000, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.4, planned_mb=3400.0
-        )
+        progress.update(12_000, returns=[-19.0], updates_per_second=4.25, memory_mb=3100.4, planned_mb=3400.0)
     assert caplog.messages == [
         "learning at 4 updates/s: 0:07:20 left",
-        "step 12,000 of 100,000 (12.0%), return -19, 4.25 updates/s, "
+        "step 12,000 of 100,000 (12.0%), return -19 (mean of 1 episode), 4.25 updates/s, "
         "memory 2.89 GiB of 3.17 GiB, 0:07:20 left",
     ]
 
@@ -107,14 +105,15 @@ def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.
 def test_repeated_actions_are_shown_as_environment_steps(caplog: pytest.LogCaptureFixture) -> None:
     progress = Progress(100, ProgressMode.plain, action_repeat=4)
     with caplog.at_level(logging.INFO, logger="reverie"):
-        progress.update(50, episode_return=1.0, updates_per_second=1.0, memory_mb=1.0, planned_mb=None)
-    assert caplog.messages[0].startswith("step 50 of 100 (50.0%), 200 environment steps, return 1, ")
+        progress.update(50, returns=[1.0], updates_per_second=1.0, memory_mb=1.0, planned_mb=None)
+    started = "step 50 of 100 (50.0%), 200 environment steps, return 1 (mean of 1 episode), "
+    assert caplog.messages[0].startswith(started)
 
 
 def test_what_is_not_known_is_said_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
     progress = Progress(1000, ProgressMode.plain)
     with caplog.at_level(logging.INFO, logger="reverie"):
-        progress.update(0, episode_return=None, updates_per_second=1.0, memory_mb=512.0, planned_mb=None)
+        progress.update(0, returns=[], updates_per_second=1.0, memory_mb=512.0, planned_mb=None)
     assert caplog.messages == [
         "step 0 of 1,000 (0.0%), no episode finished, 1 update/s, memory 488.3 MiB, time left unknown"
     ]
@@ -197,7 +196,10 @@ def test_off_a_terminal_each_update_and_each_message_is_one_line_on_stderr() -> 
     )
     assert done.stdout == ""
     shown = by_mode(done.stderr)
-    expected = "step 50 of 200 (25.0%), return -19, 4.25 updates/s, memory 2.89 GiB of 3.17 GiB, 0:00:30 left"
+    expected = (
+        "step 50 of 200 (25.0%), return -19 (mean of 1 episode), 4.25 updates/s, "
+        "memory 2.89 GiB of 3.17 GiB, 0:00:30 left"
+    )
     for mode in ("plain", "auto"):
         first, second = shown[mode].splitlines()
         assert first.endswith(f" INFO {expected}")
@@ -212,7 +214,7 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
     for words in (
         "50 of 200",
         "25%",
-        "return -19, 4.25 updates/s",
+        "return -19 (mean of 1 episode), 4.25 updates/s",
         "memory 2.89 GiB of 3.17 GiB, 0:00:30 left",
     ):
         assert words in without_styles(shown)
@@ -242,7 +244,7 @@ wait_until_drawn(progress, 4)
 for now in (0.0, 1.0, 2.0, 100.0):
     step = 212_000 + int(10 * now)
     progress.advance(step, int(4.25 * now), "learning")
-    progress.update(step, episode_return=-20.45, updates_per_second=4.25, memory_mb=1900, planned_mb=2000)
+    progress.update(step, returns=[-20.45], updates_per_second=4.25, memory_mb=1900, planned_mb=2000)
     wait_until_drawn(progress, 1)
 progress.close()
 """

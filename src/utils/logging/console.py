@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -196,19 +196,22 @@ class Progress:
         self,
         step: int,
         *,
-        episode_return: float | None,
+        returns: Collection[float],
         updates_per_second: float,
         memory_mb: float,
         planned_mb: float | None,
     ) -> None:
         """Show the run's state. Call this once per log interval, because plain mode logs a line per call.
 
-        The return is in raw units, or `None` before the end of the first episode. Memory is passed in MB of
-        1e6 bytes and shown in MiB or GiB, like the plan.
+        `returns` are those of the last finished episodes, in raw units. Their mean is shown. Memory is passed
+        in MB of 1e6 bytes and shown in MiB or GiB, like the plan.
         """
         self._step = min(step, self._total_steps)
         self._bar.update(self._steps.id, completed=self._step)
-        self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
+        self._played = "no episode finished"
+        if returns:
+            mean = sum(returns) / len(returns)
+            self._played = f"return {mean:.4g} (mean of {count_text(len(returns), 'episode')})"
         self._memory = f"memory {memory_text(memory_mb, planned_mb)}"
         pace = _pace_text(updates_per_second)
         self._describe(pace)
