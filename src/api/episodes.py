@@ -9,11 +9,14 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from ..envs.backend import EnvironmentFailed
-from ..envs.spaces import action_spec, as_array, convert_observation, model_actions
+from ..envs.spaces import action_bounds, action_spec, as_array, choices, convert_observation
 from ..envs.spaces import observation_space as observation_space_of
 from ..episodes import Episodes, RawEpisode, append, find_episodes, spec_of, to_records
 from ..utils.errors import UserError
 from ..utils.units import count_text
+
+# Logged actions at a bound may exceed it by rounding.
+_ROUNDING = 1e-5
 
 
 def save_episode(
@@ -70,7 +73,7 @@ def save_episode(
     except UserError as error:
         raise UserError(f"The episode {error}") from None
     try:
-        taken = model_actions(acting, chosen)
+        taken = _model_actions(acting, chosen)
         raw = RawEpisode(
             _converted(space, seen, image_size),
             np.concatenate([taken, np.zeros_like(taken[:1])]),
@@ -146,6 +149,36 @@ def _inferred_actions(actions: NDArray) -> spaces.Box:
         repair = "Pass action_space, e.g. gymnasium.spaces.Discrete(4)"
         raise UserError(f"actions are {actions.dtype}, and their number of choices is unknown. {repair}.")
     return spaces.Box(-1, 1, actions.shape[1:], np.float32)
+
+
+def _model_actions(space: spaces.Space, actions: NDArray) -> NDArray:
+    """Convert the actions of an episode, (steps, *shape), to the model's format. Invert `convert_action`.
+
+    Returns:
+        Choices counted from 0, (steps,) or (steps, parts), or float32 numbers in [-1, 1], (steps, size).
+
+    Raises:
+        ValueError: If an action has another shape than `space`, or is outside of it.
+    """
+    if actions.shape[1:] != space.shape:
+        raise ValueError(f"one action has the shape {actions.shape[1:]}, but {space} has {space.shape}")
+    flat = actions.reshape(len(actions), -1)
+    if parts := choices(space):
+        start = np.reshape(getattr(space, "start", 0), -1)
+        result = flat - start
+        is_inside = (result >= 0) & (result < parts) & (result % 1 == 0)
+        result = result.astype(np.int64) if len(parts) > 1 else result[:, 0].astype(np.int64)
+    else:
+        assert isinstance(space, spaces.Box)
+        _, _, least, most = action_bounds(space)
+        # A dimension with a single value has no scale.
+        half = np.where(most > least, most / 2 - least / 2, 1)
+        result = ((flat - (most / 2 + least / 2)) / half).astype(np.float32)
+        is_inside = np.abs(result) <= 1 + _ROUNDING
+    if not is_inside.all():
+        index = int(np.flatnonzero(~is_inside.all(1))[0])
+        raise ValueError(f"the action of step {index} is {actions[index]}, which is not in {space}")
+    return result if parts else result.clip(-1, 1)
 
 
 def _converted(space: spaces.Space, seen: Mapping[str, NDArray], image_size: int) -> dict[str, NDArray]:

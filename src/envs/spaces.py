@@ -21,8 +21,6 @@ _UINT8 = np.dtype(np.uint8)
 _BYTES = (0.0, 255.0)
 # Minimum side, in pixels, of images that are not uint8. Smaller arrays may be game boards or tables.
 _LEAST_SIDE = 32
-# Logged actions at a bound may exceed it by rounding.
-_ROUNDING = 1e-5
 
 
 def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
@@ -103,36 +101,6 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     part = (np.minimum(np.maximum(action, -1), 1).astype(np.float64) + 1) / 2
     value = np.minimum(np.maximum((1 - part) * least + part * most, low), high)
     return value.reshape(space.shape).astype(space.dtype)
-
-
-def model_actions(space: spaces.Space, actions: NDArray) -> NDArray:
-    """Convert the actions of an episode, (steps, *shape), to the model's format. Invert `convert_action`.
-
-    Returns:
-        Choices counted from 0, (steps,) or (steps, parts), or float32 numbers in [-1, 1], (steps, size).
-
-    Raises:
-        ValueError: If an action has another shape than `space`, or is outside of it.
-    """
-    if actions.shape[1:] != space.shape:
-        raise ValueError(f"one action has the shape {actions.shape[1:]}, but {space} has {space.shape}")
-    flat = actions.reshape(len(actions), -1)
-    if parts := choices(space):
-        start = np.reshape(getattr(space, "start", 0), -1)
-        result = flat - start
-        is_inside = (result >= 0) & (result < parts) & (result % 1 == 0)
-        result = result.astype(np.int64) if len(parts) > 1 else result[:, 0].astype(np.int64)
-    else:
-        assert isinstance(space, spaces.Box)
-        _, _, least, most = action_bounds(space)
-        # A dimension with a single value has no scale.
-        half = np.where(most > least, most / 2 - least / 2, 1)
-        result = ((flat - (most / 2 + least / 2)) / half).astype(np.float32)
-        is_inside = np.abs(result) <= 1 + _ROUNDING
-    if not is_inside.all():
-        index = int(np.flatnonzero(~is_inside.all(1))[0])
-        raise ValueError(f"the action of step {index} is {actions[index]}, which is not in {space}")
-    return result if parts else result.clip(-1, 1)
 
 
 def require_observation(space: spaces.Space, observation: Any, name: str) -> None:
