@@ -214,7 +214,7 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
     for words in (
         "50 of 200",
         "25%",
-        "return -19 (mean of 1 episode), 4.25 updates/s",
+        "return -19, 4.25 updates/s",
         "memory 2.89 GiB of 3.17 GiB, 0:00:30 left",
     ):
         assert words in without_styles(shown)

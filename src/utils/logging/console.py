@@ -208,15 +208,16 @@ class Progress:
         """
         self._step = min(step, self._total_steps)
         self._bar.update(self._steps.id, completed=self._step)
-        self._played = "no episode finished"
+        self._played, counted = "no episode finished", ""
         if returns:
-            mean = sum(returns) / len(returns)
-            self._played = f"return {mean:.4g} (mean of {count_text(len(returns), 'episode')})"
+            self._played = f"return {sum(returns) / len(returns):.4g}"
+            counted = f" (mean of {count_text(len(returns), 'episode')})"
         self._memory = f"memory {memory_text(memory_mb, planned_mb)}"
         pace = _pace_text(updates_per_second)
         self._describe(pace)
         if self._bar.disable:
-            _LOG.info(", ".join((self._done(), self._played, pace, self._memory, self._time_left())))
+            parts = (self._done(), self._played + counted, pace, self._memory, self._time_left())
+            _LOG.info(", ".join(parts))
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
         """Update the bar, and log the estimated time left once in each phase.
