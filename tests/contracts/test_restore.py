@@ -57,7 +57,9 @@ def toy_world_is_importable() -> Iterator[None]:
 
 
 def make(name: str, num_envs: int) -> VectorEnvironment:
-    return make_environment(dataclasses.replace(CONFIGS[name], num_envs=num_envs), 0)
+    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=num_envs), 0)
+    assert isinstance(environment, VectorEnvironment)
+    return environment
 
 
 def random_actions(environment: VectorEnvironment, steps: int) -> NDArray[np.float32]:

@@ -11,7 +11,9 @@ from reverie.utils.seeding import episode_seed
 
 def pendulum(time_limit: int) -> VectorEnvironment:
     config = EnvConfig(suite=Suite.gymnasium, id="Pendulum-v1", time_limit=time_limit, action_repeat=1)
-    return make_environment(config, 0)
+    environment = make_environment(config, 0)
+    assert isinstance(environment, VectorEnvironment)
+    return environment
 
 
 def test_a_log_gives_back_the_actions_it_was_given() -> None:

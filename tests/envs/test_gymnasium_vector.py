@@ -38,7 +38,9 @@ def no_process_is_left() -> Iterator[None]:
 
 def make(env_id: str, run_seed: int = 0, *, render: bool = False, **options: Any) -> VectorEnvironment:
     config = EnvConfig(suite=Suite.gymnasium, id=env_id, **{"action_repeat": 1, **options})
-    return make_environment(config, run_seed, render)
+    environment = make_environment(config, run_seed, render)
+    assert isinstance(environment, VectorEnvironment)
+    return environment
 
 
 @both

@@ -48,7 +48,9 @@ def no_process_is_left() -> Iterator[None]:
 def make(kind: str, run_seed: int = 0, *, num_envs: int = 1, **options: Any) -> VectorEnvironment:
     env_id = kind if "-v" in kind else f"toy_world:Toy{kind}-v0"
     config = EnvConfig(suite=Suite.gymnasium, id=env_id, num_envs=num_envs, action_repeat=1, **options)
-    return make_environment(config, run_seed)
+    environment = make_environment(config, run_seed)
+    assert isinstance(environment, VectorEnvironment)
+    return environment
 
 
 def actions(num_envs: int) -> np.ndarray:

@@ -40,7 +40,9 @@ def drifting_in_1(steps: int) -> int:
 
 def make(seed: int) -> VectorEnvironment:
     config = EnvConfig(suite=Suite.gymnasium, id="toy_world:Toy-v0", action_repeat=1, num_envs=2)
-    return make_environment(config, seed)
+    environment = make_environment(config, seed)
+    assert isinstance(environment, VectorEnvironment)
+    return environment
 
 
 def played(seed: int, steps: int) -> tuple[list[TimeStep], dict[str, Any]]:

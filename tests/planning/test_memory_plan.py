@@ -19,7 +19,7 @@ from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import multiplies_bfloat16, typed
 from reverie.config.schema import Device, Precision
-from reverie.envs import make_environment
+from reverie.envs import VectorEnvironment, make_environment
 from reverie.orchestration.dreamer import dry_run as module
 from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY, dry_run
 from reverie.orchestration.dreamer.recipe import build_workflow
@@ -102,6 +102,7 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
     overrides = ["device=cuda", "model=size12m", f"precision={precision}", "buffer.capacity=5000"]
     config = typed(compose_jobs(overrides)[0], DreamerTrainConfig)
     with closing(make_environment(config.env, config.seed)) as environment:
+        assert isinstance(environment, VectorEnvironment)
         planned = sum(recipe_of(config).dry_run(config, environment.spec).peak.values())
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         fill(config, environment, replay)
@@ -168,6 +169,7 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
     plan = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config))
     host, place = plan.resource(HOST), plan.resource(HOST if storage == "ram" else "disk")
     with closing(make_environment(config.env, config.seed)) as environment:
+        assert isinstance(environment, VectorEnvironment)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
     assert bytes_of(place, "replay") + bytes_of(host, "index of the replay") == replay.nbytes()
@@ -228,6 +230,7 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
     planned = sum(row.nbytes for row in disk.rows if "checkpoints" in row.name)
     most = 0
     with closing(make_environment(config.env, config.seed)) as environment:
+        assert isinstance(environment, VectorEnvironment)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
         for step in range(5):

@@ -72,6 +72,7 @@ def main() -> None:
     torch.set_num_threads(1)
     config = typed(compose_jobs(sys.argv[1:])[0], DreamerTrainConfig)
     with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
+        assert isinstance(environment, VectorEnvironment)
         plan = recipe_of(config).dry_run(config, environment.spec)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))
         fill(config, environment, replay)

@@ -82,6 +82,7 @@ def prepared(row: str, opened: ExitStack) -> Callable[[], object]:
     def collect() -> None:
         output = workflow.collect_step(steps[0])
         replay.add(steps[0], output.action, output.latent if replay.stores_latents else None)
+        assert not isinstance(output.action, torch.Tensor)
         steps[0] = environment.step(output.action)
 
     windows = config.training.batch_size

@@ -36,7 +36,7 @@ def play() -> tuple[np.ndarray, np.ndarray]:
         collected = workflow.collect_step(step)
         deter.append(collected.latent.deter.to(torch.float16).numpy())
         stoch.append(collected.latent.stoch.to(torch.uint8).numpy())
-        step = environment.step(collected.action)
+        step = environment.step(np.asarray(collected.action))
     environment.close()
     return np.stack(deter, 1), np.stack(stoch, 1)
 
