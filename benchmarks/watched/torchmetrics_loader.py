@@ -1,4 +1,4 @@
-"""A convolutional network whose images two DataLoader workers create, judged by TorchMetrics."""
+"""A convolutional network with images from two DataLoader workers, judged by TorchMetrics."""
 
 import argparse
 

@@ -130,7 +130,7 @@ def load(
     """Load a trained agent.
 
     Args:
-        source: A run folder, whose newest intact checkpoint is loaded by default, a folder with weights and
+        source: A run folder (by default, its newest intact checkpoint is loaded), a folder with weights and
             configuration, `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository on
             the Hugging Face Hub, `hub:<owner>/<name>`.
         env: The environment's class or function, if only the training program can import it.

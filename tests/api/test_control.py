@@ -250,7 +250,7 @@ def test_a_target_ends_the_run_by_an_evaluation() -> None:
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run whose best evaluation is not its last one."""
+    """Return a run that performs worse in its last evaluation than before."""
     folder = tmp_path_factory.mktemp("runs") / "evaluated"
     settings = [*BRIEF, *EVALUATED, "training.keep_checkpoints=1", f"run_dir={folder}"]
     run = reverie.train(overrides=settings)
