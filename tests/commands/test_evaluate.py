@@ -351,7 +351,7 @@ def test_mean_and_standard_error_to_the_number() -> None:
 MISTAKES = {
     "unknown key": (["episode=3"], ["episode=3 is not a setting", "episodes=", "Did you mean `episodes`?"]),
     "no value": (["video"], ["video is not a setting", "video="]),
-    "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, max_steps=, seed=, policy=, video=,"]),
+    "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, checkpoint=, max_steps=, seed=,"]),
     "interpolation": (
         ["video=${run}.mp4"],
         ["video=${run}.mp4: evaluate accepts only plain values, not ${...} or ???."],
@@ -401,6 +401,7 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
         *(
             "run=VALUE",
             "episodes=20",
+            "checkpoint=newest",
             "max_steps=null",
             "seed=0",
             "policy=sample",

@@ -10,6 +10,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+# These programs need libraries that are not installed with the tests.
+collect_ignore = ["known_leaks"]
+
 torch.set_num_threads(1)
 # This also applies to the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
