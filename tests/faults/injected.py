@@ -29,7 +29,7 @@ FAULTS: dict[str, Fault] = OF_THE_INCIDENTS | {
         Fault(containers.deque_without_limit, "workflow.recent"),
         Fault(containers.metrics_history, "loop.history"),
         Fault(resources.native_memory, "no Python object"),
-        Fault(resources.shared_memory, "shared memory"),
+        Fault(resources.shared_memory, ".shared"),
         Fault(resources.files_left_open, "open files"),
         Fault(resources.processes_left_running, "child processes"),
     )

@@ -101,8 +101,7 @@ def counts_allocations(read: Callable[[], int]) -> bool:
     held = torch.empty(_TEST_BYTES, dtype=torch.uint8, device="cpu")
     rise = read() - before
     del held
-    left = read() - before
-    return max(abs(rise - _TEST_BYTES), abs(left)) <= _TEST_TOLERANCE_BYTES
+    return max(abs(rise - _TEST_BYTES), abs(read() - before)) <= _TEST_TOLERANCE_BYTES
 
 
 def malloc_bytes(*fields: str) -> int | None:

@@ -93,8 +93,7 @@ def live_children() -> list[psutil.Process]:
 
 def open_files_count() -> int:
     """Return the number of open file descriptors, including sockets and pipes (open files on Windows)."""
-    process = psutil.Process()
-    return process.num_fds() if psutil.POSIX else len(process.open_files())
+    return psutil.Process().num_fds() if psutil.POSIX else len(psutil.Process().open_files())
 
 
 def shared_memory_used_bytes() -> int | None:
@@ -109,17 +108,21 @@ def outside_bytes() -> dict[str, int]:
     shared memory by path, the pool of pinned memory, and the private memory pools of CUDA graphs. Kinds that
     the system does not report are absent. Numbers in a path become `*`.
     """
-    held = Counter({"free blocks of the C allocator": malloc_bytes("fordblks") or 0})
-    for each in psutil.Process().memory_maps(grouped=False) if psutil.LINUX else ():
-        if each.path.startswith("/") or (each.path == "[anon]" and "x" in each.perms):
-            # Names of temporary files and shared memory contain random or increasing numbers.
-            name = re.sub(r"[0-9a-f]{8,}|\d+", "*", each.path).replace("[anon]", "compiled code")
-            held[name] += each.rss
+    held, name = Counter({"free blocks of the C allocator": malloc_bytes("fordblks") or 0}), ""
+    # psutil would build a list of all maps, and thereby change the memory in use.
+    with suppress(OSError), open("/proc/self/smaps") as file:
+        for first, second, *rest in map(str.split, file):
+            if first == "Rss:":
+                held[name] += int(second) * 1024
+            elif not first.endswith(":"):
+                path = "".join(rest[3:4]) or "compiled code" * ("x" in second)
+                # Names of temporary files and shared memory contain random or increasing numbers.
+                name = re.sub(r"[0-9a-f]{8,}|\d+", "*", path)
     # The pools are not tested on a GPU.
     held["pinned memory pool"] = int(gpu_memory_stats().get("pinned_reserved_mb", 0.0) * _BYTES_PER_MB)
     for each in torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else ():
         held["private pools of CUDA graphs"] += each["total_size"] * any(each["segment_pool_id"])
-    return {kind: nbytes for kind, nbytes in held.items() if nbytes >= _BYTES_PER_MB}
+    return {kind: size for kind, size in held.items() if size >= _BYTES_PER_MB and kind[:1] not in "["}
 
 
 def folder_disk_bytes(folder: Path) -> int:

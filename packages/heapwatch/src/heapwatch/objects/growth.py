@@ -161,8 +161,7 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
     if rise_bytes < _LEAST_BYTES or not now.is_whole:
         return GrowthSources((TOO_SMALL if rise_bytes < _LEAST_BYTES else ELSEWHERE,), is_named=False)
     part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
-    native = f"{NATIVE} ({part})"
-    return GrowthSources((native,), messages=resource_messages(before, now, steps))
+    return GrowthSources((f"{NATIVE} ({part})",), messages=resource_messages(before, now, steps))
 
 
 def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -> tuple[Message, ...]:
