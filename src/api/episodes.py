@@ -1,4 +1,4 @@
-"""Save and read episodes from Python, e.g. those of a robot's log."""
+"""Save and read episodes from Python, e.g. from a robot's log."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -203,7 +203,7 @@ class Progress:
     ) -> None:
         """Show the run's state. Call this once per log interval, because plain mode logs a line per call.
 
-        `returns` are those of the last finished episodes, in raw units. Their mean is shown. Memory is passed
+        `returns` are the raw returns of the last finished episodes. Their mean is shown. Memory is passed
         in MB of 1e6 bytes and shown in MiB or GiB, like the plan.
         """
         self._step = min(step, self._total_steps)

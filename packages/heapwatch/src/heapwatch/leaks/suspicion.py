@@ -1,4 +1,4 @@
-"""State of a growing counter: the reference of its searches, and what is known about its holder."""
+"""State of a growing counter: the reference for searches, and the holder found so far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
