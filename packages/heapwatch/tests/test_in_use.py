@@ -1,5 +1,6 @@
 """The bytes in use follow objects of every kind exactly, unlike resident memory."""
 
+import gc
 import itertools
 import os
 import subprocess
@@ -97,6 +98,23 @@ def test_memory_that_was_never_touched_is_in_use() -> None:
     in_use, resident = in_a_fresh_process(memory_that_was_never_touched)
     assert in_use == pytest.approx(0, abs=2 * PAGE_BYTES)
     assert resident < 1_000_000
+
+
+def freed_tuples() -> tuple[int, int]:
+    gc.collect()
+    before = in_use_bytes()
+    held = [tuple(range(length)) for length in range(1, 18) for _ in range(2_000)]
+    size = sum(map(sys.getsizeof, held))
+    del held
+    return size, in_use_bytes() - before
+
+
+@pytest.mark.skipif(in_use_source() != "mallinfo2 + pymalloc", reason="needs Python's own count")
+def test_freed_objects_that_python_keeps_for_reuse_are_not_in_use() -> None:
+    # CPython keeps up to 2,000 tuples of each length until a full garbage collection.
+    size, in_use = in_a_fresh_process(freed_tuples)
+    assert size > 3_000_000
+    assert in_use == pytest.approx(0, abs=30_000)
 
 
 def small_python_objects() -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 def test_a_view_of_a_tensor_has_the_whole_storage_of_its_base() -> None:
     base = torch.zeros(1000, 100)
     assert storage_of(base[3].detach()) == storage_of(base)
-    assert storage_of(base) == Storage(("cpu", base.data_ptr()), 400_000, "cpu")
+    assert storage_of(base) == Storage(("cpu", base.data_ptr()), 400_000)
     assert logical_bytes(base[3]) == 400
 
 
@@ -19,7 +19,7 @@ def test_a_view_of_an_array_has_the_whole_memory_of_what_owns_it() -> None:
     base = np.zeros((50, 64, 64, 3), np.uint8)
     view = base[7:9, ::2].reshape(2, 32, -1)[0]
     assert storage_of(view) == storage_of(base)
-    assert storage_of(base) == Storage(("cpu", base.__array_interface__["data"][0]), 614_400, "cpu")
+    assert storage_of(base) == Storage(("cpu", base.__array_interface__["data"][0]), 614_400)
     assert logical_bytes(view) == 32 * 64 * 3
 
 
@@ -45,7 +45,7 @@ def test_an_array_over_part_of_a_buffer_keeps_the_whole_buffer(owner: object) ->
     whole = np.frombuffer(owner, np.uint8)  # type: ignore[call-overload]
     part = np.frombuffer(owner, np.uint8, count=8, offset=16)  # type: ignore[call-overload]
     through_memoryview = np.asarray(memoryview(owner))[3:5]  # type: ignore[arg-type]
-    expected = Storage(("cpu", whole.__array_interface__["data"][0]), 64, "cpu")
+    expected = Storage(("cpu", whole.__array_interface__["data"][0]), 64)
     assert [storage_of(x) for x in (whole, part, through_memoryview)] == [expected] * 3
 
 

@@ -114,12 +114,11 @@ class _Methods:
 
     def names_with_length(self) -> set[str]:
         """Return the methods that use a length or a slice, or call such a method."""
-        used = {name: function.__code__.co_names for name, (_, function, _) in self._found.items()}
-        found = {name for name, names in used.items() if "len" in names}
-        code = {name: function.__code__.co_code[::2] for name, (_, function, _) in self._found.items()}
-        found |= {name for name in code if not _SLICES.isdisjoint(code[name])}
+        codes = {name: function.__code__ for name, (_, function, _) in self._found.items()}
+        found = {name for name, code in codes.items() if "len" in code.co_names}
+        found |= {name for name, code in codes.items() if not _SLICES.isdisjoint(code.co_code[::2])}
         for _ in range(2):
-            found |= {name for name, names in used.items() if not found.isdisjoint(names)}
+            found |= {name for name, code in codes.items() if not found.isdisjoint(code.co_names)}
         return found
 
     def tree(self, name: str) -> _Tree | None:

@@ -110,7 +110,7 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
             one.logical_bytes += leaf.weight * logical_bytes(leaf.value)
     held: _Held = {}
     for one in counted.values():
-        _add(held, one.owner, one.storage.device, *one.sizes())
+        _add(held, one.owner, one.storage.key[0], *one.sizes())
     for name, component in components.items():
         unseen = (component.declared_bytes or 0) - _sum(held, [name])[0].pinned_bytes
         if unseen > 0:

@@ -193,7 +193,7 @@ class _Measurement:
             storage = storage_of(value)
             if storage is not None and storage.key not in self._storages:
                 self._storages.add(storage.key)
-                self._held[storage.device.partition(":")[0]][found.pattern] += found.weight * storage.nbytes
+                self._held[storage.key[0].partition(":")[0]][found.pattern] += found.weight * storage.nbytes
         elif not issubclass(kind.type, (type, types.ModuleType)):
             # Types and modules are starting points of the walk.
             nbytes = kind.size(value) + self._unvisited_bytes(value, kind)
@@ -225,10 +225,9 @@ class _Measurement:
     def _count_entries(self, found: Found, kind: Kind) -> None:
         """Record the number of entries in a container."""
         base = _CONTAINERS.get(id(kind.type))
-        if base is None or base.__len__(found.value) < _FEW:
-            return
-        length = round(found.weight * base.__len__(found.value))
-        self._entries[found.pattern] = self._entries.get(found.pattern, 0) + length
+        if base is not None and base.__len__(found.value) >= _FEW:
+            length = round(found.weight * base.__len__(found.value))
+            self._entries[found.pattern] = self._entries.get(found.pattern, 0) + length
 
     def _unvisited_bytes(self, value: Any, kind: Kind) -> float:
         """Return the bytes of objects that the walk skips: each number and text once, and the `__dict__`."""

@@ -31,7 +31,6 @@ class Storage:
 
     key: StorageKey
     nbytes: int
-    device: str
 
 
 def is_tensor(value: object) -> bool:
@@ -47,8 +46,7 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
 
     Cost: about 2 us.
     """
-    root: Any = value
-    tensor: Any = value
+    root = tensor = value
     if not is_tensor(value):
         base = _array_attribute(value, "base")
         while issubclass(type(base), np.ndarray):
@@ -57,7 +55,7 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
             base = base.obj
         if not is_tensor(base):
             address, nbytes = _buffer_extent(base) or _array_extent(root)
-            return Storage(("cpu", address), nbytes, "cpu") if address and nbytes else None
+            return Storage(("cpu", address), nbytes) if address and nbytes else None
         tensor = base
     with torch._C.DisableTorchFunction():
         try:
@@ -68,7 +66,7 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
         except (RuntimeError, NotImplementedError):
             # Sparse, functional and opaque tensors have no storage.
             return None
-    return Storage((str(device), address), nbytes, str(device)) if address and nbytes else None
+    return Storage((str(device), address), nbytes) if address and nbytes else None
 
 
 def shape_of(value: Tensor) -> tuple[int, ...]:

@@ -47,8 +47,7 @@ class NewestAllocations:
         if not tracemalloc.is_tracing():
             return
         self._looked_at = self._samples
-        own = (f"{OWN_FOLDER}/*", tracemalloc.__file__)
-        hidden = [tracemalloc.Filter(False, name) for name in own]
+        hidden = [tracemalloc.Filter(False, name) for name in (f"{OWN_FOLDER}/*", tracemalloc.__file__)]
         found = tracemalloc.take_snapshot().filter_traces(hidden).statistics("traceback")
         grown = []
         for each in found:
