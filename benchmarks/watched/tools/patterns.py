@@ -1,0 +1,173 @@
+"""Run the programs of docs/leak_patterns.md under other memory tools, and write what each tool shows.
+
+    python benchmarks/watched/tools/patterns.py <folder> docs/results/memory/watched/patterns.jsonl
+
+Run it with a Python that has memray, filprofiler, scalene, objgraph and Reverie installed. Each JSON line has
+the largest entry of the tool's report: its size, and the innermost line of the program in its stack. Finished
+pairs are skipped.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import version
+from pathlib import Path
+
+from adapters import Reading, _of_text, read_memray, read_scalene
+
+ROOT = Path(__file__).resolve().parents[3]
+TESTS = ROOT / "packages" / "heapwatch" / "tests"
+sys.path.insert(0, str(TESTS))
+from leaky_programs import LEAKS
+
+NAMES = (
+    *("losses with graph", "undetached state", "hooks", "lru_cache of tensors", "lru_cache on a method"),
+    *("exceptions", "bound methods", "closures", "dict keyed by episode", "unbounded deque", "views"),
+    *("logging handlers", "figures", "TensorBoard writers", "memory maps", "pytorch_4661"),
+)
+# Each step opens a file or makes a figure.
+FEW = ("figures", "TensorBoard writers", "memory maps")
+STEPS, FEWER_STEPS, MOST_SECONDS = 600, 200, 40
+MAIN = """
+import sys
+import program
+for number in range(int(sys.argv[1])):
+    program.step(number)
+"""
+TRACEMALLOC = """
+import sys, tracemalloc
+import program
+program.step(0)
+tracemalloc.start(25)
+for number in range(int(sys.argv[1])):
+    program.step(number)
+for each in tracemalloc.take_snapshot().statistics("traceback")[:3]:
+    print(";".join(f"{frame.filename}:{frame.lineno}" for frame in each.traceback), each.size)
+"""
+OBJGRAPH = """
+import gc, json, sys
+import objgraph
+import program
+for number in range(8):
+    program.step(number)
+objgraph.growth()
+for number in range(8, int(sys.argv[1])):
+    program.step(number)
+growth = objgraph.growth(limit=3)
+found = objgraph.by_type(growth[0][0]) if growth else []
+chain = objgraph.find_backref_chain(found[-1], objgraph.is_proper_module) if found else []
+print(json.dumps({"growth": growth, "chain": [type(each).__name__ for each in chain]}))
+"""
+CYCLES = """
+import gc, json, sys
+import torch
+from torch.utils.viz import _cycles
+import program
+seen = []
+def observe(garbage):
+    # Without a GPU, cycles with any tensor count. The module itself reports only CUDA tensors.
+    seen.extend(type(each).__name__ for each in garbage if isinstance(each, torch.Tensor))
+_cycles.observe_garbage(observe)
+for number in range(int(sys.argv[1])):
+    program.step(number)
+gc.collect()
+print(json.dumps({"tensors_in_cycles": len(seen)}))
+"""
+OWN = {"tracemalloc": TRACEMALLOC, "objgraph": OBJGRAPH, "torch.utils.viz._cycles": CYCLES}
+PACKAGES = {"memray": "memray", "fil": "filprofiler", "scalene": "scalene", "objgraph": "objgraph"}
+
+
+def source_of(name: str) -> str:
+    """Return the text of a program of the tests."""
+    if name in LEAKS:
+        return textwrap.dedent(LEAKS[name].source)
+    return (TESTS / "reports" / f"{name}.py").read_text()
+
+
+def command(tool: str, folder: Path, steps: int) -> list[str]:
+    """Return the command that runs the program under a tool."""
+    python, there = sys.executable, Path(sys.executable).parent
+    return {
+        "memray": [python, "-m", "memray", "run", "-q", "-f", "-o", "memray.bin", "main.py", str(steps)],
+        "fil": [
+            *(str(there / "fil-profile"), "--no-browser", "-o", str(folder), "run"),
+            *("main.py", str(steps)),
+        ],
+        "scalene": [
+            *(str(there / "scalene"), "run", "-o", "scalene.json", "main.py", "---", str(steps)),
+        ],
+    }.get(tool, [python, "own.py", str(steps)])
+
+
+def read(tool: str, folder: Path) -> Reading:
+    """Parse the report of a tool that lists memory."""
+    if tool == "memray":
+        return read_memray(folder, at_peak=True)
+    if tool == "fil":
+        return _of_text(next(folder.glob("*/peak-memory.prof")))
+    return read_scalene(folder) if tool == "scalene" else _of_text(folder / "output.txt")
+
+
+def result(tool: str, name: str, folder: Path) -> dict[str, object]:
+    """Run one program under one tool, and return the largest entry of its report."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source, steps = source_of(name), FEWER_STEPS if name in FEW else STEPS
+    (folder / "program.py").write_text(source)
+    (folder / "main.py").write_text(MAIN)
+    (folder / "own.py").write_text(OWN.get(tool, ""))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "BROWSER": "true", "MPLBACKEND": "agg"}
+    found: dict[str, object] = {"tool": tool, "pattern": name, "steps": steps}
+    try:
+        with (folder / "output.txt").open("w") as output, (folder / "errors.txt").open("w") as errors:
+            done = subprocess.run(
+                command(tool, folder, steps),
+                cwd=folder,
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                timeout=MOST_SECONDS,
+            )
+    except subprocess.TimeoutExpired:
+        return found | {"reason": f"not done after {MOST_SECONDS} s"}
+    try:
+        if tool in ("objgraph", "torch.utils.viz._cycles"):
+            return found | json.loads((folder / "output.txt").read_text().splitlines()[-1])
+        reading = read(tool, folder)
+    except (OSError, StopIteration, IndexError, ValueError) as error:
+        return found | {"reason": f"no report ({type(error).__name__}), exit code {done.returncode}"}
+    of_program = [
+        (stack, size) for stack, size in reading.retained.most_common() if size > 0 and "program.py:" in stack
+    ]
+    if not of_program:
+        return found | {"line": None, "mb": 0.0}
+    stack, size = of_program[0]
+    lines = [*map(int, re.findall(r"program\.py:(\d+)", stack))]
+    # Stacks of tracemalloc and fil begin with the outermost frame, and memray's with the innermost.
+    number = lines[0] if tool == "memray" else lines[-1]
+    code = source.splitlines()[number - 1].partition("  #")[0].strip()
+    return found | {"line": number, "code": code, "mb": round(size / 1e6, 1)}
+
+
+def main() -> None:
+    """Run all pairs that are not in the output yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("output", type=Path)
+    asked = parser.parse_args()
+    old = asked.output.read_text().splitlines() if asked.output.exists() else []
+    finished = {(each["tool"], each["pattern"]) for each in map(json.loads, old)}
+    for tool in ("memray", "tracemalloc", "objgraph", "torch.utils.viz._cycles", "fil", "scalene"):
+        used = version(PACKAGES[tool]) if tool in PACKAGES else ""
+        for name in NAMES:
+            if (tool, name) not in finished:
+                found = result(tool, name, asked.folder.resolve() / f"{tool}-{name}".replace(" ", "_"))
+                with asked.output.open("a") as output:
+                    output.write(json.dumps(found | {"version": used}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
