@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -21,8 +22,7 @@ from adapters import Reading, _of_text, read_memray, read_scalene
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = ROOT / "packages" / "heapwatch" / "tests"
-sys.path.insert(0, str(TESTS))
-from leaky_programs import LEAKS
+LEAKS = runpy.run_path(str(TESTS / "leaky_programs.py"))["LEAKS"]
 
 NAMES = (
     *("losses with graph", "undetached state", "hooks", "lru_cache of tensors", "lru_cache on a method"),
@@ -58,9 +58,12 @@ objgraph.growth()
 for number in range(8, int(sys.argv[1])):
     program.step(number)
 growth = objgraph.growth(limit=3)
-found = objgraph.by_type(growth[0][0]) if growth else []
-chain = objgraph.find_backref_chain(found[-1], objgraph.is_proper_module) if found else []
-print(json.dumps({"growth": growth, "chain": [type(each).__name__ for each in chain]}))
+def chain():
+    # A global list of the objects would itself be the shortest chain.
+    found = objgraph.by_type(growth[0][0])[-1]
+    path = objgraph.find_backref_chain(found, objgraph.is_proper_module)
+    return [getattr(path[0], "__name__", ""), *(type(each).__name__ for each in path[1:])]
+print(json.dumps({"growth": growth, "chain": chain() if growth else []}))
 """
 CYCLES = """
 import gc, json, sys
@@ -160,7 +163,7 @@ def main() -> None:
     asked = parser.parse_args()
     old = asked.output.read_text().splitlines() if asked.output.exists() else []
     finished = {(each["tool"], each["pattern"]) for each in map(json.loads, old)}
-    for tool in ("memray", "tracemalloc", "objgraph", "torch.utils.viz._cycles", "fil", "scalene"):
+    for tool in ("memray", "tracemalloc", "objgraph", "fil", "torch.utils.viz._cycles", "scalene"):
         used = version(PACKAGES[tool]) if tool in PACKAGES else ""
         for name in NAMES:
             if (tool, name) not in finished:

@@ -32,9 +32,7 @@ def source_of(name: str) -> str:
     return (REPORTS / f"{name}.py").read_text().replace("  # grows", "")
 
 
-SECTIONS = {
-    name: Section(lines, message, source_of(name)) for lines, message, name in SECTION.findall(PAGE)
-}
+SECTIONS = {name: Section(lines, message, source_of(name)) for lines, message, name in SECTION.findall(PAGE)}
 
 
 def fixed(section: Section) -> str:
