@@ -80,6 +80,7 @@ for number in range(int(sys.argv[1])):
 gc.collect()
 print(json.dumps({"tensors_in_cycles": len(seen)}))
 """
+TOOLS = ("memray", "tracemalloc", "objgraph", "torch.utils.viz._cycles", "fil", "scalene")
 OWN = {"tracemalloc": TRACEMALLOC, "objgraph": OBJGRAPH, "torch.utils.viz._cycles": CYCLES}
 PACKAGES = {"memray": "memray", "fil": "filprofiler", "scalene": "scalene", "objgraph": "objgraph"}
 
@@ -160,12 +161,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path)
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
+    parser.add_argument("--patterns", nargs="+", choices=NAMES, default=NAMES)
     asked = parser.parse_args()
     old = asked.output.read_text().splitlines() if asked.output.exists() else []
     finished = {(each["tool"], each["pattern"]) for each in map(json.loads, old)}
-    for tool in ("memray", "tracemalloc", "objgraph", "fil", "torch.utils.viz._cycles", "scalene"):
+    for tool in asked.tools:
         used = version(PACKAGES[tool]) if tool in PACKAGES else ""
-        for name in NAMES:
+        for name in asked.patterns:
             if (tool, name) not in finished:
                 found = result(tool, name, asked.folder.resolve() / f"{tool}-{name}".replace(" ", "_"))
                 with asked.output.open("a") as output:
