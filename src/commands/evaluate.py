@@ -156,6 +156,7 @@ def evaluate_run(
         "lengths": [episode.length for episode in result.episodes],
         "mean": result.mean if result.episodes else None,
         "standard_error": result.standard_error,
+        "info": result.info,
     }
     if watch.is_interrupted:
         shown["open_returns"] = [episode.episode_return for episode in result.still_open]
@@ -183,13 +184,14 @@ def main() -> None:
 
 
 def _sentence(result: dict[str, Any], video: str | None) -> str:
-    """Return the mean return, its 95 % interval (1.96 standard errors), and the path of the video."""
+    """Return the means, the 95 % interval of the return (1.96 standard errors), and the video's path."""
     mean, error = result["mean"], result["standard_error"]
     score = "No mean return" if mean is None else f"Mean return {mean:.4g}"
     if error is not None:
         score += f" (95 % interval {mean - 1.96 * error:.4g} to {mean + 1.96 * error:.4g})"
     played = f"{count_text(len(result['returns']), 'episode')} of {result['environment']}"
-    return f"{score} over {played}{f', with the first one in {video}' if video else ''}."
+    info = "".join(f" Mean {name}: {number:.4g}." for name, number in result["info"].items())
+    return f"{score} over {played}{f', with the first one in {video}' if video else ''}.{info}"
 
 
 def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:

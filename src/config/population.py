@@ -55,6 +55,7 @@ class PopulationEnv(EnvConfig):
     """Settings of the environments. The engine determines their number."""
 
     num_envs: int = field(default=1, metadata=NO_SETTING)
+    info: list[str] = field(default_factory=list, metadata=NO_SETTING)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -26,6 +26,10 @@ class Observations(Enum):
     both = "both"
 
 
+# Gymnasium's RecordEpisodeStatistics also reports episode/t. This duration would differ between equal runs.
+_DETECTED = ("success", "is_success", "episode/r", "episode/l")
+"""Numbers that are logged without being listed in `env.info`."""
+
 # The functional form is needed because `async` is a keyword.
 Vectorization = Enum("Vectorization", {"sync": "sync", "async": "async"})
 
@@ -56,6 +60,11 @@ class EnvConfig:
     wrappers: list[Any] = field(default_factory=list)
     """Wrappers for a Gymnasium environment, innermost first. Each is a class, `module.Wrapper`, or a class
     with arguments, `{name: module.Wrapper, kwargs: {size: 8}}`."""
+
+    info: list[str] = field(default_factory=list)
+    """Numbers to log from the `info` of each episode's last step, e.g. [energy,goal/distance]. A slash leads
+    into a nested dict. `success`, `is_success`, `episode/r` and `episode/l` are always logged if they exist.
+    Not supported by the atari and vector suites."""
 
     num_envs: int = 1
     """Number of environments that are stepped together."""
@@ -110,6 +119,11 @@ class EnvConfig:
             key = "env.wrappers" if self.wrappers else f"env.action_repeat={self.action_repeat}"
             repair = f"Omit it, and wrap the environment in the function that makes it, {self.choice}"
             raise UserError(f"{key} applies to single environments, but env=vector steps a batch. {repair}.")
+
+    @property
+    def info_names(self) -> tuple[str, ...]:
+        """Names of all numbers that are logged if an environment reports them."""
+        return tuple(dict.fromkeys((*self.info, *_DETECTED)))
 
     @property
     def label(self) -> str:

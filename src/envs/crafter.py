@@ -53,4 +53,6 @@ class Crafter(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """Act for one step. An episode's last observation is terminal unless its time limit was reached."""
         image, reward, is_over, info = self._env.step(int(action))
         is_dead = info["discount"] == 0
-        return image, float(reward), is_dead, bool(is_over) and not is_dead, {}
+        # Gymnasium warns about a shared object, such as other values in `info`.
+        shown = {"achievements": info["achievements"]}
+        return image, float(reward), is_dead, bool(is_over) and not is_dead, shown

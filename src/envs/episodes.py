@@ -1,7 +1,8 @@
 """Track the returns and lengths of running episodes, and record the frames of one episode."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,14 @@ class Episode:
     length: int
     """Number of agent steps."""
 
+    info: dict[str, float] = field(default_factory=dict)
+    """Numbers that the environment reported with the last step, by name."""
+
+
+def reported(numbers: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return numbers by name, without missing ones (NaN)."""
+    return {name: float(number) for name, number in numbers if not math.isnan(number)}
+
 
 class EpisodeTracker:
     """Sums the rewards and steps of N environments."""
@@ -42,11 +51,13 @@ class EpisodeTracker:
         envs = np.arange(self.num_envs) if envs is None else envs
         self._returns[envs] = np.where(step.is_first, 0.0, self._returns[envs] + step.reward)
         self._lengths[envs] = np.where(step.is_first, 0, self._lengths[envs] + 1)
-        return self._episodes(envs[step.is_last])
+        ended = np.flatnonzero(step.is_last).tolist()
+        infos = (reported((name, values[row]) for name, values in step.info.items()) for row in ended)
+        return [self._episode(int(envs[row]), info) for row, info in zip(ended, infos, strict=True)]
 
     def open_episodes(self, step: TimeStep) -> list[Episode]:
         """Return the sums of the episodes that are still open after `step`, the last added record."""
-        return self._episodes(np.flatnonzero(~step.is_last))
+        return [self._episode(env, {}) for env in np.flatnonzero(~step.is_last).tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the open episodes."""
@@ -56,8 +67,8 @@ class EpisodeTracker:
         """Load a result of `state_dict`."""
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
 
-    def _episodes(self, envs: NDArray[np.int64]) -> list[Episode]:
-        return [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in envs.tolist()]
+    def _episode(self, env: int, info: dict[str, float]) -> Episode:
+        return Episode(env, float(self._returns[env]), int(self._lengths[env]), info)
 
 
 class EpisodeRecorder:

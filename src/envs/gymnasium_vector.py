@@ -99,13 +99,15 @@ class GymnasiumBackend:
                 self._workers[index].send(seeds[index] if index in seeds else action[index])
             for index in asked:
                 try:
-                    observation, reward, terminated, truncated = self._workers[index].receive()
+                    observation, reward, terminated, truncated, numbers = self._workers[index].receive()
                 except EnvironmentFailed as failure:
                     failures[index] = failure
                     continue
                 step.set_observation(index, observation)
                 step.reward[index] = reward
                 step.is_last[index], step.is_terminal[index] = terminated or truncated, terminated
+                for name, number in numbers.items():
+                    step.info[name][index] = number
         return step, failures
 
     def replace(self, index: int) -> None:

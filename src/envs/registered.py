@@ -270,6 +270,9 @@ def validate_env(config: EnvConfig) -> None:
             f"{did_you_mean(config.game.lower(), atari_games())} Names are in snake_case, e.g. "
             f"env.game=ms_pacman."
         )
+    if config.suite in (Suite.atari, Suite.vector) and config.info:
+        asked = f"env.info=[{','.join(config.info)}]"
+        raise UserError(f"{asked} is not supported by env={config.suite.value}. Omit it.")
     if config.suite in (Suite.gymnasium, Suite.vector):
         check_id(config.id)
         check_arguments(config.kwargs or {})

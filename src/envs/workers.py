@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -45,8 +45,8 @@ Request = int | NDArray[np.float32]
 _PICTURE = None
 """Request for a rendered image."""
 
-Record = tuple[dict[str, NDArray], float, bool, bool]
-"""Observation, reward, terminated, truncated."""
+Record = tuple[dict[str, NDArray], float, bool, bool, dict[str, float]]
+"""Observation, reward, terminated, truncated, and at the end of an episode the result of `numbers_of`."""
 
 PICTURES = "rgb_array"
 # A start may be this many times slower than a step, because all workers load packages simultaneously.
@@ -70,6 +70,18 @@ def as_number(reward: Any) -> float:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         pass
     raise EnvironmentFailed(f"its reward is {reward!r}, which is not a single finite float32 number")
+
+
+def numbers_of(info: Any, names: Sequence[str]) -> dict[str, float]:
+    """Return those numbers with these names, such as `success` or `episode/r`, that `info` contains."""
+    found = {}
+    for name in names:
+        value = info
+        for key in [name] if isinstance(info, Mapping) and name in info else name.split("/"):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        with contextlib.suppress(EnvironmentFailed):
+            found[name] = as_number(value)
+    return found
 
 
 class RepeatedActions(gymnasium.Wrapper):
@@ -155,6 +167,7 @@ class LocalEnv:
             longest_episode=-(-frames // config.action_repeat) if frames else None,
             notices=notices(env.observation_space),
             renders=PICTURES in env.metadata.get("render_modes", ()),
+            info=config.info_names,
         )
         return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")
 
@@ -173,6 +186,7 @@ class LocalEnv:
                 space.
         """
         request, reward, terminated, truncated = self._request, 0.0, False, False
+        numbers: dict[str, float] = {}
         try:
             env = self.make()
             if isinstance(request, int):
@@ -180,9 +194,11 @@ class LocalEnv:
                 self._has_begun = True
             else:
                 action = convert_action(env.action_space, request)
-                observation, reward, terminated, truncated, _ = env.step(action)
+                observation, reward, terminated, truncated, info = env.step(action)
+                if terminated or truncated:
+                    numbers = numbers_of(info, self.config.info_names)
             observation = convert_observation(env.observation_space, observation, self.config.image_size)
-            return observation, as_number(reward), bool(terminated), bool(truncated)
+            return observation, as_number(reward), bool(terminated), bool(truncated), numbers
         except EnvironmentFailed:
             raise
         except CODE_FAULTS as error:

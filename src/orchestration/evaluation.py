@@ -35,6 +35,13 @@ class Evaluation:
         return float(np.mean([episode.episode_return for episode in self.episodes]))
 
     @property
+    def info(self) -> dict[str, float]:
+        """Mean of each number in `Episode.info`, over the episodes that reported it."""
+        names = dict.fromkeys(name for episode in self.episodes for name in episode.info)
+        found = {name: [each.info[name] for each in self.episodes if name in each.info] for name in names}
+        return {name: float(np.mean(numbers)) for name, numbers in found.items()}
+
+    @property
     def standard_error(self) -> float | None:
         """Standard error of the mean return, or `None` for a single episode."""
         returns = [episode.episode_return for episode in self.episodes]

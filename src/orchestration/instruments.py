@@ -237,6 +237,8 @@ class Evaluator(Instrument):
         if found.standard_error is not None:
             values["return_standard_error"] = found.standard_error
             spread = f" (standard error {found.standard_error:.2g})"
+        values |= {f"info/{name}": number for name, number in found.info.items()}
+        spread += "".join(f", {name} {number:.4g}" for name, number in found.info.items())
         _LOG.info("step %s: evaluation return %.4g%s", f"{run.step:,}", found.mean, spread)
         run.reports.writer.scalars(run.step, {f"evaluation/{name}": each for name, each in values.items()})
 

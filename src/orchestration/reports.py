@@ -68,7 +68,9 @@ class Reports:
         self.planned_mb = planned_mb
         self._threads = config.threads or torch.get_num_threads()
         self.recent: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=RECENT))
-        """The last returns of finished training episodes, under `return`."""
+        """The last values of finished training episodes: `return`, and `info/<name>` for each number."""
+
+        self._unseen = config.env.info
 
         self._since = (time.monotonic(), resume_step or 0, 0)
         self._has_noted = False
@@ -76,9 +78,15 @@ class Reports:
 
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
-        self.recent["return"].append(episode.episode_return)
+        if missing := [name for name in self._unseen if name not in episode.info]:
+            text = "env.info=[%s]: the info of the first episode's last step has no such number"
+            _LOG.warning(text, ",".join(missing))
+        self._unseen = []
+        info = {f"info/{name}": number for name, number in episode.info.items()}
+        for name, value in ({"return": episode.episode_return} | info).items():
+            self.recent[name].append(value)
         values = {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
-        self.writer.scalars(step, values)
+        self.writer.scalars(step, values | info)
 
     def recent_state(self) -> dict[str, NDArray[np.float64]]:
         """Return the recent values for a checkpoint."""

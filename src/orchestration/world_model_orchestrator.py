@@ -173,7 +173,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         with self.watch("collect"):
             self.step += self.agreed.acted
             ended = self.tracker.add(time_step, envs)
-            ended = gather_episodes(self.ranks, ended, self.tracker) if self.agreed.ended else []
+            if self.agreed.ended:
+                ended = gather_episodes(self.ranks, ended, self.parts.environment.spec)
             for episode in ended:
                 self.reports.episode(self.step, episode)
             latent = collected.latent if self.parts.replay.stores_latents else None

@@ -7,7 +7,7 @@ episode (`is_first`, reward 0). An episode of n actions has n + 1 records.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,9 @@ class EnvSpec:
     renders: bool = False
     """Whether the environment can be created with `render_mode="rgb_array"`."""
 
+    info: tuple[str, ...] = ()
+    """Keys of `TimeStep.info`."""
+
     @property
     def observation_text(self) -> str:
         """Readable description of the observation space: the name, dtype and shape of each part."""
@@ -130,19 +133,24 @@ class TimeStep:
     """Environments of the rows if a step has only the final records of some environments, in rising order.
     These need no actions. The first records of their next episodes are in the following step."""
 
+    info: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Numbers (N,) by name that the environments report with the last step of an episode. Missing numbers
+    are NaN."""
+
     @classmethod
     def empty(cls, spec: EnvSpec) -> "TimeStep":
         """Return a step of zeros for all environments of `spec`."""
         size = spec.num_envs
         shown = {key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()}
         is_first, is_last, is_terminal = (np.zeros(size, np.bool_) for _ in range(3))
-        return cls(shown, np.zeros(size, np.float32), is_first, is_last, is_terminal)
+        info = {name: np.full(size, np.nan) for name in spec.info}
+        return cls(shown, np.zeros(size, np.float32), is_first, is_last, is_terminal, info=info)
 
     @property
     def nbytes(self) -> int:
         """Total size of all arrays in bytes."""
-        flags = (self.is_first, self.is_last, self.is_terminal)
-        return sum(array.nbytes for array in (*self.observation.values(), self.reward, *flags))
+        rows = (self.reward, self.is_first, self.is_last, self.is_terminal, *self.info.values())
+        return sum(array.nbytes for array in (*self.observation.values(), *rows))
 
     def arrays(self) -> dict[str, Any]:
         """Return the fields of complete steps by name, for a checkpoint."""

@@ -137,7 +137,11 @@ def test_nothing_between_a_step_and_the_replay_reads_a_tensor(monkeypatch: pytes
         pictures = torch.empty(4, 64, 64, 3, dtype=torch.uint8, device="meta")
         envs = np.array([1, 3]) if is_final else None
         rows = slice(None) if envs is None else envs
-        flags = {name: values[rows] for name, values in step.arrays().items() if name != "observation"}
+        flags = {
+            name: values[rows]
+            for name, values in step.arrays().items()
+            if name not in ("observation", "info")
+        }
         arrived = TimeStep(observation={"image": pictures[rows]}, envs=envs, **flags)
         collected = workflow.collect_step(arrived)
         replay.add(arrived, action := collected.action, collected.latent, envs)

@@ -37,6 +37,7 @@ from reverie.utils.timestep import ActionSpec
 from ..runs.fixtures import made_once
 from ..runs.forked_ranks import free_port
 from ..runs.helpers import (
+    CARTPOLE,
     CATCH,
     differing,
     error_of,
@@ -139,6 +140,26 @@ def test_a_run_of_two_ranks_continues_bit_for_bit_after_a_kill(
     for part in ("", f"{RANKS}/001"):
         assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
         assert not differing(saved_loop(folder / part, 200), saved_loop(shared_run / part, 200))
+
+
+def test_ranks_log_the_numbers_in_the_infos_of_all(server: Server, tmp_path: Path) -> None:
+    settings = (
+        *CARTPOLE,
+        "env.num_envs=2",
+        "env.wrappers=[gymnasium.wrappers.RecordEpisodeStatistics]",
+        "training.learning_starts=1000",
+        "training.rank_timeout=100",
+    )
+    assert codes(ranks_of(server, 2, *settings, f"run_dir={tmp_path / 'run'}")) == [0, 0]
+    found = [line for line in metrics_of(tmp_path / "run") if "episode/return" in line]
+    # An episode of this policy lasts about 20 steps.
+    assert len(found) > 8
+    for line in found:
+        assert (line["info/episode/r"], line["info/episode/l"]) == (
+            line["episode/return"],
+            line["episode/length"],
+        )
+        assert "info/success" not in line
 
 
 STOPPING = """

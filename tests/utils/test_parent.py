@@ -102,7 +102,7 @@ def test_a_worker_outlives_the_thread_that_started_it() -> None:
     thread.join()
     try:
         made[0].send(0)
-        assert made[0].receive()[1:] == (0.0, False, False)
+        assert made[0].receive()[1:] == (0.0, False, False, {})
     finally:
         made[0].terminate()
 

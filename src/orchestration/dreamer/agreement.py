@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from ...envs.episodes import Episode, EpisodeTracker
+from ...envs.episodes import Episode, reported
 from ...utils.ranks import Ranks
-from ...utils.timestep import TimeStep
+from ...utils.timestep import EnvSpec, TimeStep
 from ..signals import Signals
 
 
@@ -43,18 +43,22 @@ def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> Ra
     return RankConsensus(int(acted), int(ended), stop > 0, save > 0, leaks > 0, finishes > 0)
 
 
-def gather_episodes(ranks: Ranks, own: list[Episode], tracker: EpisodeTracker) -> list[Episode]:
+def gather_episodes(ranks: Ranks, own: list[Episode], spec: EnvSpec) -> list[Episode]:
     """Return the episodes that ended on any rank, with environments numbered across the whole run."""
     if ranks.size == 1:
         return own
-    rows = torch.full((tracker.num_envs, 3), torch.nan, dtype=torch.float64)
-    first = ranks.index * tracker.num_envs
+    rows = torch.full((spec.num_envs, 3 + len(spec.info)), torch.nan, dtype=torch.float64)
+    first = ranks.index * spec.num_envs
     for episode in own:
-        values = [first + episode.env, episode.episode_return, episode.length]
+        info = (episode.info.get(name, torch.nan) for name in spec.info)
+        values = [first + episode.env, episode.episode_return, episode.length, *info]
         rows[episode.env] = torch.tensor(values, dtype=torch.float64)
     # Rows without an episode are NaN.
     found = (row for row in ranks.gather(rows).tolist() if row[0] == row[0])
-    return [Episode(int(env), value, int(length)) for env, value, length in found]
+    return [
+        Episode(int(env), value, int(length), reported(zip(spec.info, info, strict=True)))
+        for env, value, length, *info in found
+    ]
 
 
 def serialize_ranks(ranks: Ranks, action: Callable[[], None], is_turn: bool) -> None:

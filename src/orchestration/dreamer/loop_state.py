@@ -28,6 +28,8 @@ def check_form(
         "environment": {"starts": 0},
         **counted,
     }
+    # Older checkpoints lack `info`.
+    environment.get("arrival", {}).setdefault("info", TimeStep.empty(env).info)
     if "arrival" in environment and "starts" in environment:
         # Only the environment knows the structure of its own state.
         arrival = TimeStep.empty(env).arrays()
