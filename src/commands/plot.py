@@ -327,9 +327,7 @@ def _page(
     final = "last value" if is_evaluation(tag) else "mean of the last 10 % of the values"
     headings = ("setting", *(f"group {number + 1}" for number in range(len(groups))))
     settings = ([escape(printable(text)) for text in (key, *texts)] for key, texts in differing.items())
-    heading = (
-        printable(config.title) if config.title else "Runs compared" if len(runs) > 1 else "Training run"
-    )
+    heading = printable(config.title or ("Runs compared" if len(runs) > 1 else "Training run"))
     columns: list[str] = [*_SCORES]
     if config.target is not None:
         columns.insert(-1, f"optimality gap to {config.target:g}")
