@@ -209,13 +209,18 @@ def build_replay(
 
 
 def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:
-    """Return metrics to log by tag: all counters, GPU memory in GB (1e9 bytes), and replay statistics."""
-    return {
+    """Return metrics to log by tag: all counters, GPU memory in GB (1e9 bytes), and replay statistics.
+
+    Runs on a CPU have no GPU tags.
+    """
+    metrics = {
         **counters,
         "train/memory/gpu_allocated_gb": counters["debug/gpu/alloc_mb"] / 1e3,
         "train/memory/gpu_reserved_gb": counters["debug/gpu/reserved_mb"] / 1e3,
         **{f"buffer/replay/{name}": value for name, value in parts.replay.stats().items()},
     }
+    has_gpu = parts.workflow.device.type == "cuda"
+    return {tag: value for tag, value in metrics.items() if has_gpu or "gpu" not in tag}
 
 
 def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Component]:

@@ -109,7 +109,7 @@ class Reports:
             step,
             returns=returns or (),
             updates_per_second=speeds["speed/updates_per_second"],
-            memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
+            memory_mb=metrics["debug/cpu/rss_mb"] + metrics.get("debug/gpu/reserved_mb", 0.0),
             planned_mb=self.planned_mb,
         )
         if self._has_one_phase:

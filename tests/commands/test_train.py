@@ -20,6 +20,7 @@ from ..runs.helpers import (
     differing,
     events_of,
     intervals_of,
+    layout_of,
     metrics_of,
     saved_loop,
     saved_model,
@@ -34,12 +35,6 @@ from ..runs.helpers import (
 
 # Names that the incident reports use and users search for.
 INCIDENT_TAGS = {
-    "train/memory/gpu_allocated_gb",
-    "train/memory/gpu_reserved_gb",
-    "debug/gpu/alloc_mb",
-    "debug/gpu/reserved_mb",
-    "debug/gpu/max_alloc_mb",
-    "debug/gpu/max_reserved_mb",
     "debug/cpu/rss_mb",
     "buffer/replay/total_steps",
     "buffer/replay/num_episodes",
@@ -100,6 +95,32 @@ def test_event_files_hold_the_tags_that_users_know(pong_run: Path) -> None:
     assert tags_of(events, "scalars") >= INCIDENT_TAGS | LEARNING_TAGS | SPEED_TAGS
     assert tags_of(events, "images") == {"video/open_loop/image", "image/open_loop/image"}
     assert tags_of(events, "text") == {"config"}
+    assert not [tag for tag in tags_of(events, "scalars") if "gpu" in tag]
+
+
+@pytest.mark.parametrize("run", ["pong_run", "cartpole_run"])
+def test_custom_scalars_show_the_tags_of_a_run(run: str, request: pytest.FixtureRequest) -> None:
+    events = events_of(request.getfixturevalue(run))
+    charts = layout_of(events)
+    titles = ["return", "losses", "KL divergence", "entropy", "throughput", "memory"]
+    assert [chart.title for chart in charts] == titles
+    found = {
+        chart.title: {
+            tag
+            for tag in tags_of(events, "scalars")
+            for each in chart.multiline.tag
+            if re.fullmatch(each, tag)
+        }
+        for chart in charts
+    }
+    assert found["KL divergence"] == {"train/kl"}
+    assert {"train/loss/total", "train/loss/policy", "train/loss/dynamics"} <= found["losses"]
+    assert found["entropy"] == {f"train/{name}_entropy" for name in ("prior", "posterior", "policy")}
+    assert found["throughput"] == {f"speed/{each}_per_second" for each in ("steps", "frames", "updates")}
+    assert {"debug/cpu/rss_mb", "memory/replay/size_mb"} <= found["memory"]
+    # No episode of Pong ends in this run.
+    returns = set() if run == "pong_run" else {"episode/return", "recent/return"}
+    assert found["return"] == returns
 
 
 @pytest.mark.parametrize("run", ["pong_run", "cartpole_run", "catch_run"])

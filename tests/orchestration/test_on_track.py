@@ -12,11 +12,6 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-# Protocol buffers create their classes at import, invisible to type checkers.
-# pyright: reportAttributeAccessIssue=false
-from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.util import tensor_util
-
 from benchmarks.queue.rows import read_rows
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
@@ -30,7 +25,17 @@ from reverie.planning.recipe import environment_spec
 from reverie.utils.logging.config import ProgressMode
 from reverie.utils.logging.json_lines import read_lines
 
-from ..runs.helpers import PONG, arrival, events_of, metrics_of, resume, scalars_of, series_of, start, tags_of
+from ..runs.helpers import (
+    PONG,
+    arrival,
+    events_of,
+    layout_of,
+    metrics_of,
+    resume,
+    scalars_of,
+    series_of,
+    start,
+)
 
 LISTS = Path(__file__).parents[2] / "benchmarks"
 RUNS = Path(__file__).parents[2] / "docs" / "results" / "dreamer_ataripong"
@@ -273,13 +278,12 @@ def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
         assert f": {standing}\n" in (run / "train.log").read_text()
     events = events_of(run)
     assert scalars_of(events)["on_track/high"] == series_of(lines)["on_track/high"]
-    [layout] = tags_of(events, "custom_scalars")
-    shown = layout_pb2.Layout.FromString(
-        tensor_util.make_ndarray(events.Tensors(layout)[-1].tensor_proto).item()
-    )
-    [series] = shown.category[0].chart[0].margin.series
+    band, *others = layout_of(events)
+    [series] = band.margin.series
     assert (series.value, series.lower, series.upper) == ("on_track/return", "on_track/low", "on_track/high")
+    assert others[0].title == "return"
 
 
 def test_a_run_of_another_game_is_compared_with_nothing(catch_run: Path) -> None:
-    assert not compared(metrics_of(catch_run)) and not tags_of(events_of(catch_run), "custom_scalars")
+    charts = layout_of(events_of(catch_run))
+    assert not compared(metrics_of(catch_run)) and charts[0].title == "return"

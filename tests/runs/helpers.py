@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from tensorboard.backend.event_processing.event_accumulator import TENSORS
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util import tensor_util
 
 from reverie.buffers import EpisodeReplayBuffer
@@ -136,6 +137,14 @@ def events_of(run_dir: Path) -> EventAccumulator:
 def tags_of(events: EventAccumulator, plugin: str) -> set[str]:
     tags = events.Tags()[TENSORS]
     return {tag for tag in tags if events.SummaryMetadata(tag).plugin_data.plugin_name == plugin}
+
+
+def layout_of(events: EventAccumulator) -> list[Any]:
+    """Return the charts of the last Custom Scalars layout."""
+    [tag] = tags_of(events, "custom_scalars")
+    content = tensor_util.make_ndarray(events.Tensors(tag)[-1].tensor_proto).item()
+    layout: Any = layout_pb2
+    return list(layout.Layout.FromString(content).category[0].chart)
 
 
 def scalars_of(events: EventAccumulator) -> dict[str, list[tuple[int, float]]]:

@@ -211,7 +211,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
             ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
         fill, capacity = metrics["buffer/replay/total_steps"], self.config.buffer.capacity
         ready = "ready" if self.is_ready else f"ready at {training.learning_starts:,}"
-        memory_mb = metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"]
+        memory_mb = metrics["debug/cpu/rss_mb"] + metrics.get("debug/gpu/reserved_mb", 0.0)
         by_steps = max(0, training.total_timesteps - self.step) * self.generation / self.step
         num_left = min(training.generations - self.generation, by_steps)
         left = "time left unknown"

@@ -17,6 +17,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..durable_io import writing
 
+_CHARTS = {
+    "return": ["episode/return", "recent/return", "evaluation/return_mean", "population/fitness_.*"],
+    "losses": ["train/loss/.*"],
+    "KL divergence": ["train/kl"],
+    "entropy": ["train/.*_entropy"],
+    "throughput": ["speed/.*"],
+    "memory": ["debug/cpu/rss_mb", "debug/gpu/reserved_mb", "memory/.*/size_mb"],
+}
+"""Regular expressions for the tags of each chart in Custom Scalars."""
+
 
 class EventFile:
     """A new TensorBoard event file in `folder`. TensorBoard shows all files of a folder as one run.
@@ -37,6 +47,7 @@ class EventFile:
         if is_first or resume_step is not None:
             # A new START event makes TensorBoard drop all earlier events at and after its step.
             self._write(step=0 if resume_step is None else resume_step + 1, session_log={"status": "START"})
+        self.layout(0 if resume_step is None else resume_step + 1)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write an event containing all scalars of a step."""
@@ -52,11 +63,16 @@ class EventFile:
         """Write text that TensorBoard renders as Markdown."""
         self._bytes(step, tag, "text", markdown.encode())
 
-    def band(self, step: int, group: str) -> None:
-        """Write the layout of a chart with a value and its band. The last layout applies to the whole run."""
-        tags = {"value": f"{group}/return", "lower": f"{group}/low", "upper": f"{group}/high"}
-        chart = {"title": group, "margin": {"series": [tags]}}
-        layout = Layout(category=[{"title": group, "chart": [chart]}])
+    def layout(self, step: int, band: str | None = None) -> None:
+        """Write the layout of Custom Scalars. The last layout applies to the whole run.
+
+        With `band`, the first chart shows `<band>/return` between `<band>/low` and `<band>/high`.
+        """
+        charts: list[Any] = [{"title": title, "multiline": {"tag": tags}} for title, tags in _CHARTS.items()]
+        if band:
+            tags = {"value": f"{band}/return", "lower": f"{band}/low", "upper": f"{band}/high"}
+            charts.insert(0, {"title": band, "margin": {"series": [tags]}})
+        layout = Layout(category=[{"title": "training", "chart": charts}])
         self._bytes(step, "custom_scalars__config__", "custom_scalars", layout.SerializeToString())
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class MetricsWriter:
     def band(self, step: int, group: str) -> None:
         """Show `<group>/return` between `<group>/low` and `<group>/high` in TensorBoard's Custom Scalars."""
         if self._events:
-            self._events.band(step, group)
+            self._events.layout(step, group)
 
     def drop(self, step: int, groups: tuple[str, ...]) -> None:
         """Drop a step's lines that have a tag starting with one of `groups`, only from `metrics.jsonl`."""
