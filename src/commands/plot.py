@@ -10,7 +10,6 @@ fewer than 4, the mean), its 95 % bootstrap interval, each seed as a thin line, 
 
 import csv
 import io
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -289,12 +288,9 @@ def _csv(curves: Sequence[Curve], axis: str) -> bytes:
         rows = zip(curve.at, curve.value, curve.low, curve.high, strict=True)
         writer.writerows((curve.title, "", *map(float, row)) for row in rows)
         for number, values in enumerate(curve.rows, 1):
-            pairs = zip(curve.grid, values, strict=True)
-            writer.writerows(
-                (curve.title, number, float(at), float(value), "", "")
-                for at, value in pairs
-                if math.isfinite(value)
-            )
+            known = np.isfinite(values)
+            pairs = zip(curve.grid[known].tolist(), values[known].tolist(), strict=True)
+            writer.writerows((curve.title, number, *pair, "", "") for pair in pairs)
     return text.getvalue().encode()
 
 
