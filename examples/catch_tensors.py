@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 import reverie
 
-ROWS, COLUMNS, PADDLE, CELL = 8, 8, 2, 8
+SIDE, PADDLE, CELL = 8, 2, 8
 BACKGROUND, BALL, BAR = (96, 96, 96), (255, 255, 255), (80, 160, 255)
 
 
@@ -24,7 +24,7 @@ class CatchTensors(VectorEnv):
     def __init__(self, num_envs=1024, device="cpu", autoreset_mode="SameStep"):
         self.num_envs, self.device = num_envs, torch.device(device)
         self.metadata = {"autoreset_mode": AutoresetMode(autoreset_mode)}
-        self.single_observation_space = spaces.Box(0, 255, (ROWS * CELL, COLUMNS * CELL, 3), np.uint8)
+        self.single_observation_space = spaces.Box(0, 255, (SIDE * CELL, SIDE * CELL, 3), np.uint8)
         self.single_action_space = spaces.Discrete(3)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -42,12 +42,12 @@ class CatchTensors(VectorEnv):
     def step(self, actions):
         row, column, paddle = self.games
         # A game that ended in the previous step only begins again.
-        begins = (row == ROWS - 1) & (self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP)
+        begins = (row == SIDE - 1) & (self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP)
         row += 1
         paddle += actions - 1
-        paddle.clamp_(0, COLUMNS - PADDLE)
+        paddle.clamp_(0, SIDE - PADDLE)
         self._begin(begins)
-        ended = row == ROWS - 1
+        ended = row == SIDE - 1
         is_caught = (paddle <= column) & (column < paddle + PADDLE)
         reward = ended * (2.0 * is_caught - 1)
         pictures, info = self._pictures(), {}
@@ -65,19 +65,19 @@ class CatchTensors(VectorEnv):
         self.generator.set_state(state["generator"])
 
     def _begin(self, which):
-        columns = torch.randint(COLUMNS, which.shape, generator=self.generator, device=self.device)
-        start = torch.stack([torch.zeros_like(columns), columns, (columns * 0) + (COLUMNS - PADDLE) // 2])
-        self.games.copy_(torch.where(which, start, self.games))
+        top, middle = torch.zeros_like(self.games[0]), torch.full_like(self.games[0], (SIDE - PADDLE) // 2)
+        column = torch.randint(SIDE, which.shape, generator=self.generator, device=self.device)
+        self.games.copy_(torch.where(which, torch.stack([top, column, middle]), self.games))
 
     def _pictures(self):
         row, column, paddle = self.games[:, :, None, None]
-        rows = torch.arange(ROWS, device=self.device)[:, None]
-        columns = torch.arange(COLUMNS, device=self.device)
-        is_paddle = (rows == ROWS - 1) & (paddle <= columns) & (columns < paddle + PADDLE)
-        cells = torch.where((rows == row) & (columns == column), 2, is_paddle.long())
+        across = torch.arange(SIDE, device=self.device)
+        down = across[:, None]
+        is_paddle = (down == SIDE - 1) & (paddle <= across) & (across < paddle + PADDLE)
+        cells = torch.where((down == row) & (across == column), 2, is_paddle.long())
         # Each cell becomes a square of pixels.
         squares = self.colours[cells][:, :, None, :, None].expand(-1, -1, CELL, -1, CELL, -1)
-        return squares.reshape(self.num_envs, ROWS * CELL, COLUMNS * CELL, 3)
+        return squares.reshape(self.num_envs, SIDE * CELL, SIDE * CELL, 3)
 
 
 if __name__ == "__main__":
