@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..utils.durable_io import replace_file
 from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable
-from ..utils.html_page import document, svg, table, tidy
+from ..utils.html_page import document, svg, table, tidy, video
 from ..utils.statistics import bootstrap_interval, interquartile_mean, optimality_gap, performance_profile
 from ..utils.units import count_text
 from .comparison import (
@@ -53,6 +53,8 @@ _LEGEND = "thin: one seed; band: 95 % interval"
 # Files without dates are equal for equal runs.
 _PICTURES = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 _FILES = ".html, .png, .pdf, .svg or .csv"
+_DREAMS = "videos/open_loop_*.mp4"
+_ROWS = "From top to bottom: the game, its prediction (imagined under the red bar), and the error."
 _PROFILE_POINTS = 101
 _SCORES = ("group", "IQM", "95 % interval", "mean", "min", "max", "seeds")
 _RUNS = ("group", "seed", "score", "steps", "updates", "hours", "folder")
@@ -66,7 +68,7 @@ _STYLE = """
   :root { --ink: #e6e9f0; --soft: #9aa4b5; --line: #363d4a; --paper: #1a1e26; --ground: #12151b; }
 }
 figure { margin: 0; padding: 8px; background: var(--paper); border: 1px solid var(--line); }
-svg { display: block; width: 100%; max-width: 900px; height: auto; margin: 0 auto; overflow: visible; }
+svg, video { display: block; width: 100%; max-width: 900px; height: auto; margin: 0 auto; overflow: visible; }
 .scroll + p { margin-top: 8px; }
 td:first-child, th:first-child, td:last-child, th:last-child { text-align: left; }
 """
@@ -330,8 +332,12 @@ def _page(
     figures = {
         draw: svg(_figure(curves, draw, config, tag), f"{tag} {draw.value}") for draw, curves in drawn.items()
     }
+    # A video is a file of `Reports.animation`, and the last one is the newest.
+    dreams = sorted(groups[0].runs[0].path.glob(_DREAMS))[-1:] if len(runs) == 1 else []
+    shown = [f"<h2>Dream</h2><figure>{video(path.read_bytes(), _ROWS)}</figure>" for path in dreams]
     body = [
         f"<h1>{escape(heading)}</h1><figure>{figures[Draw.curves]}</figure>",
+        *shown,
         f"<h2>Final scores: {escape(tag)}, {final}</h2>",
         table(columns, scores),
         _NOTES.format(repeats=repeats),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _STYLE = Path(__file__).with_suffix(".css")
 # This policy prevents the browser from loading external resources.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:
@@ -38,6 +38,12 @@ def image(picture: bytes, name: str) -> str:
     """Return an embedded PNG image with `name` as its alternative text."""
     source = base64.b64encode(picture).decode("ascii")
     return f"<img alt='{escape(name)}' src='data:image/png;base64,{source}'>"
+
+
+def video(content: bytes, name: str) -> str:
+    """Return an embedded MP4 video that repeats, with `name` as its caption."""
+    source = f"data:video/mp4;base64,{base64.b64encode(content).decode('ascii')}"
+    return f"<video controls loop src='{source}'></video><figcaption>{escape(name)}</figcaption>"
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -1,7 +1,9 @@
 """The command `reverie-plot`, with its output read back."""
 
+import base64
 import csv
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
@@ -247,6 +249,19 @@ def test_one_point_alone_is_drawn(empty_folder: Path) -> None:
     drawn = [each for each in Page(Path("report.html")).drawing().iter() if each.get("id") == "group"]
     # This is a marker, because the line has no length.
     assert list(drawn[0].iter(f"{SVG}use"))
+
+
+def test_the_page_of_a_single_run_shows_its_newest_dream(pong_run: Path, empty_folder: Path) -> None:
+    main([str(pong_run), "metric=loss/total"])
+    page = Path("report.html").read_text()
+    [content] = re.findall("<video controls loop src='data:video/mp4;base64,(.*?)'>", page)
+    newest = pong_run / "videos" / "open_loop_image_step_000000060.mp4"
+    assert base64.b64decode(content) == newest.read_bytes()
+    caption = "From top to bottom: the game, its prediction (imagined under the red bar), and the error."
+    assert f"<figcaption>{caption}</figcaption>" in page and "media-src data:" in page
+    shutil.copytree(pong_run, "other")
+    main([str(pong_run), "other", "metric=loss/total", "out=both.html"])
+    assert "<video" not in Path("both.html").read_text()
 
 
 def test_populations_of_other_lengths_are_one_group(empty_folder: Path) -> None:
