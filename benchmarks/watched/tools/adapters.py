@@ -53,10 +53,25 @@ print(*((now - then) / (steps - 100) for now, then in zip(state(), before)))
 """Prints the bytes allocated by malloc and the open files, per step."""
 
 
+def profile(tool: str, program: list[str], out: Path) -> list[str]:
+    """Return the command that runs a program, given as its file and arguments, under a profiler."""
+    python, there = sys.executable, Path(sys.executable).parent
+    return {
+        "memray": [python, "-m", "memray", "run", "-q", "-f", "-o", str(out / "memray.bin"), *program],
+        "filprofiler": [str(there / "fil-profile"), "--no-browser", "-o", str(out), "run", *program],
+        "scalene": [
+            *(str(there / "scalene"), "run", "-o", str(out / "scalene.json"), program[0], "---"),
+            *program[1:],
+        ],
+    }[tool]
+
+
 def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
     """Return the command that runs the program under a tool."""
     own = [str(PROGRAM), leak, str(steps)]
-    python, there = sys.executable, Path(sys.executable).parent
+    if tool in ("memray", "filprofiler", "scalene"):
+        return profile(tool, own, out)
+    python = sys.executable
     begin = BEGIN.format(folder=str(HERE), leak=leak, steps=steps)
     test = out / "test_program.py"
     test.write_text(begin + TEST)
@@ -66,10 +81,7 @@ def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
         "alone": [python, *own],
         "alone_short": [python, *own],
         "truth": [python, "-c", begin + TRUTH],
-        "memray": [python, "-m", "memray", "run", "-q", "-f", "-o", str(out / "memray.bin"), *own],
         "tracemalloc": [python, "-c", begin + TRACEMALLOC],
-        "filprofiler": [str(there / "fil-profile"), "--no-browser", "-o", str(out), "run", *own],
-        "scalene": [str(there / "scalene"), "run", "-o", str(out / "scalene.json"), own[0], "---", *own[1:]],
         "pytest-memray": pytest,
         "reverie-watch": [*watch, *own],
         "reverie-watch_trace": [*watch, "--trace", *own],

@@ -18,7 +18,7 @@ import textwrap
 from importlib.metadata import version
 from pathlib import Path
 
-from adapters import Reading, _of_text, read_memray, read_scalene
+from adapters import READERS, profile
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = ROOT / "packages" / "heapwatch" / "tests"
@@ -80,9 +80,9 @@ for number in range(int(sys.argv[1])):
 gc.collect()
 print(json.dumps({"tensors_in_cycles": len(seen)}))
 """
-TOOLS = ("memray", "tracemalloc", "objgraph", "torch.utils.viz._cycles", "fil", "scalene")
+TOOLS = ("memray", "tracemalloc", "objgraph", "torch.utils.viz._cycles", "filprofiler", "scalene")
 OWN = {"tracemalloc": TRACEMALLOC, "objgraph": OBJGRAPH, "torch.utils.viz._cycles": CYCLES}
-PACKAGES = {"memray": "memray", "fil": "filprofiler", "scalene": "scalene", "objgraph": "objgraph"}
+PACKAGES = ("memray", "filprofiler", "scalene", "objgraph")
 
 
 def source_of(name: str) -> str:
@@ -90,30 +90,6 @@ def source_of(name: str) -> str:
     if name in LEAKS:
         return textwrap.dedent(LEAKS[name].source)
     return (TESTS / "reports" / f"{name}.py").read_text()
-
-
-def command(tool: str, folder: Path, steps: int) -> list[str]:
-    """Return the command that runs the program under a tool."""
-    python, there = sys.executable, Path(sys.executable).parent
-    return {
-        "memray": [python, "-m", "memray", "run", "-q", "-f", "-o", "memray.bin", "main.py", str(steps)],
-        "fil": [
-            *(str(there / "fil-profile"), "--no-browser", "-o", str(folder), "run"),
-            *("main.py", str(steps)),
-        ],
-        "scalene": [
-            *(str(there / "scalene"), "run", "-o", "scalene.json", "main.py", "---", str(steps)),
-        ],
-    }.get(tool, [python, "own.py", str(steps)])
-
-
-def read(tool: str, folder: Path) -> Reading:
-    """Parse the report of a tool that lists memory."""
-    if tool == "memray":
-        return read_memray(folder, at_peak=True)
-    if tool == "fil":
-        return _of_text(next(folder.glob("*/peak-memory.prof")))
-    return read_scalene(folder) if tool == "scalene" else _of_text(folder / "output.txt")
 
 
 def result(tool: str, name: str, folder: Path) -> dict[str, object]:
@@ -125,10 +101,12 @@ def result(tool: str, name: str, folder: Path) -> dict[str, object]:
     (folder / "own.py").write_text(OWN.get(tool, ""))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "BROWSER": "true", "MPLBACKEND": "agg"}
     found: dict[str, object] = {"tool": tool, "pattern": name, "steps": steps}
+    program = ["own.py" if tool in OWN else "main.py", str(steps)]
+    command = [sys.executable, *program] if tool in OWN else profile(tool, program, folder)
     try:
         with (folder / "output.txt").open("w") as output, (folder / "errors.txt").open("w") as errors:
             done = subprocess.run(
-                command(tool, folder, steps),
+                command,
                 cwd=folder,
                 stdout=output,
                 stderr=errors,
@@ -140,7 +118,8 @@ def result(tool: str, name: str, folder: Path) -> dict[str, object]:
     try:
         if tool in ("objgraph", "torch.utils.viz._cycles"):
             return found | json.loads((folder / "output.txt").read_text().splitlines()[-1])
-        reading = read(tool, folder)
+        _, read = READERS["memray, at the peak" if tool == "memray" else tool]
+        reading = read(folder)
     except (OSError, StopIteration, IndexError, ValueError) as error:
         return found | {"reason": f"no report ({type(error).__name__}), exit code {done.returncode}"}
     of_program = [
@@ -167,7 +146,7 @@ def main() -> None:
     old = asked.output.read_text().splitlines() if asked.output.exists() else []
     finished = {(each["tool"], each["pattern"]) for each in map(json.loads, old)}
     for tool in asked.tools:
-        used = version(PACKAGES[tool]) if tool in PACKAGES else ""
+        used = version(tool) if tool in PACKAGES else ""
         for name in asked.patterns:
             if (tool, name) not in finished:
                 found = result(tool, name, asked.folder.resolve() / f"{tool}-{name}".replace(" ", "_"))
