@@ -236,7 +236,7 @@ def _cache(evidence: Evidence) -> Advice | None:
     effect, keys = "never forgets a result", newest(stored)[0]
     if _share(map(_holds_tensor, keys)) >= CONFIDENCE:
         effect = "keeps every argument and result, and never finds a tensor again"
-        return Advice(effect, "Do not cache by tensor: tensors are equal only to themselves.")
+        return Advice(effect, "Do not cache by tensor: tensors are hashed by identity.")
     code = cached_code(cache)
     objects = {id(key[0]) for key in keys if type(key) is tuple and key}
     is_method = code is not None and code.co_varnames[:1] == ("self",)
