@@ -254,7 +254,7 @@ LEAKS = {
     ),
     "logging handlers": Leak(
         "logging.getLogger('program').handlers (list, ",
-        "call logger.removeHandler(handler)",
+        "call removeHandler(handler) and handler.close()",
         """
         import logging
         import logging.handlers
@@ -267,7 +267,7 @@ LEAKS = {
     ),
     "log files": Leak(
         "logging (",
-        "call logger.removeHandler(handler)",
+        "call removeHandler(handler) and handler.close()",
         """
         import logging
         import os

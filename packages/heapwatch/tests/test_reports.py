@@ -31,7 +31,9 @@ REPORTS = {
         "StyleGuideManager.style_guide_for (lru_cache, ",
         "Cache in an attribute of the object, not in the class.",
     ),
-    "malariagen_949": Message("logging (", "Add the handler once, or call logger.removeHandler(handler)."),
+    "malariagen_949": Message(
+        "logging (", "Add it once, or call removeHandler(handler) and handler.close()."
+    ),
     "peft_2761": Message(
         "XLora.first._forward_pre_hooks (OrderedDict, ",
         "Keep the handle that the registration returns, and call handle.remove().",

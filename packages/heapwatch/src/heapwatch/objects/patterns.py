@@ -105,7 +105,7 @@ RESOURCES = (
     ),
     Resource(
         *("logging", "Handler", "logging", "handler"),
-        Advice("keeps every handler", "Add the handler once, or call logger.removeHandler(handler)."),
+        Advice("keeps every handler", "Add it once, or call removeHandler(handler) and handler.close()."),
         ("addHandler",),
     ),
     Resource(
