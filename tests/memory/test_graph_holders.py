@@ -366,6 +366,36 @@ def test_a_sample_of_a_long_list_is_extrapolated_and_marked() -> None:
     assert holder.nodes == pytest.approx(10_000, rel=1e-3) and holder.steps_deep == 5000
 
 
+@pytest.mark.parametrize("newest", [0, 1])
+def test_a_variable_of_the_current_step_does_not_hide_the_growth_of_a_long_list(newest: int) -> None:
+    weight = nn.Parameter(torch.ones(10))
+    outputs = [weight.exp() for _ in range(5000 + newest)]
+    losses = [each.sum() for each in outputs]
+    # The newest loss shares a node with the variable.
+    holder = only(find_graph_holders({"weight": weight, "losses": losses, "output": outputs[-1]}))
+    assert holder.estimated and holder.nodes == pytest.approx(2 * len(losses), rel=2e-3)
+    assert holder.nbytes == pytest.approx(40 * (len(losses) - 1), rel=2e-3)
+
+
+def test_a_sum_of_a_long_list_counts_the_nodes_of_the_list_once() -> None:
+    weight = nn.Parameter(torch.ones(10))
+    losses = [weight.exp().sum() for _ in range(3000)]
+    holder = only(
+        find_graph_holders({"weight": weight, "losses": losses, "total": torch.stack(losses).sum()})
+    )
+    assert holder.nodes == 2 * len(losses) + 3
+
+
+def test_groups_of_a_long_list_that_share_nodes_are_extrapolated() -> None:
+    weight, losses = nn.Parameter(torch.ones(10)), list[Tensor]()
+    for _ in range(3000):
+        output = weight.exp()
+        losses += [output.sum(), output.mean()]
+    holder = only(find_graph_holders({"weight": weight, "losses": losses}))
+    # A loss outside the sample shares a node with one inside, which is therefore counted for both.
+    assert holder.estimated and 1.5 * len(losses) <= holder.nodes <= 2.01 * len(losses)
+
+
 def test_a_chain_in_a_long_list_is_counted_through_its_last_element() -> None:
     weight, states = nn.Parameter(torch.ones(10)), [torch.zeros(10)]
     for _ in range(3000):

@@ -146,6 +146,8 @@ def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated:
             held_elsewhere.add(storage.key)
         if is_tensor(found.value):
             names[id(found.value)] = found.path
+    # Nodes that an end outside a sample also reaches, such as a variable of the current step, count once.
+    ends.sort(key=lambda end: end[0].weight)
     clusters, is_complete = _clusters(ends, _Nodes(names, held_elsewhere), max_nodes)
     holders = sorted(map(_holder, clusters), key=lambda each: (-each.nbytes, -each.nodes))
     return GraphReport(tuple(holders), truncated or not is_complete)
@@ -157,21 +159,19 @@ def _holder(cluster: "_Cluster") -> GraphHolder:
         weights[end.pattern] += end.weight  # pyright: ignore[reportArgumentType]
     # The newest entry of a growing list may share nodes with the tensors of the current step.
     pattern = max(weights, key=lambda each: weights[each])
-    ends, weight = sorted(cluster.ends, key=lambda each: each.pattern != pattern), sum(weights.values())
-    # Ends that share nodes already reach the nodes of the ends outside the sample.
-    scale = weight / len(ends) if cluster.are_apart else 1.0
-    params = [(path, round(times * scale)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
+    ends = sorted(cluster.ends, key=lambda each: each.pattern != pattern)
+    params = [(path, round(times)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
     return GraphHolder(
         pattern=pattern,
         paths=tuple(end.path for end in ends[:_MAX_PATHS]),
-        num_paths=round(weight),
-        nodes=round(cluster.nodes * scale),
-        nbytes=round(sum(cluster.storages.values()) * scale),
+        num_paths=round(sum(weights.values())),
+        nodes=round(cluster.nodes),
+        nbytes=round(sum(cluster.storages.values())),
         steps_deep=params[0][1] if params else 0,
         params=tuple(params),
         oldest_sequence=-1 if cluster.oldest is None else cluster.oldest,
         freed=0 < cluster.saved == cluster.freed,
-        estimated=scale > 1.0,
+        estimated=cluster.estimated,
     )
 
 
@@ -207,10 +207,11 @@ class _Cluster:
 
     ends: list[Found] = field(default_factory=list)
     """In the order of discovery."""
-    are_apart: bool = True
-    """Whether no two ends share a node."""
-    nodes: int = 0
-    storages: dict[StorageKey, int] = field(default_factory=dict)
+    chained: int = 0
+    """Number of ends that share a node with another end of the same pattern."""
+    nodes: float = 0.0
+    estimated: bool = False
+    storages: dict[StorageKey, float] = field(default_factory=dict)
     """Bytes of the storages kept alive by the nodes."""
     uses: Counter[str] = field(default_factory=Counter)
     """Number of uses of each parameter, by path."""
@@ -240,20 +241,21 @@ class _Nodes:
         """Return the nodes that produce a node's inputs."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
-    def add(self, node: Any, cluster: _Cluster) -> None:
-        """Count one node of a cluster and the memory it keeps alive."""
-        cluster.nodes += 1
+    def add(self, node: Any, cluster: _Cluster, weight: float) -> None:
+        """Count a node of a cluster and the memory it keeps alive, for `weight` nodes."""
+        cluster.nodes += weight
+        cluster.estimated |= weight > 1.0
         if not self.is_shared_leaf(node):
             number = node._sequence_nr()
             cluster.oldest = number if cluster.oldest is None else min(cluster.oldest, number)
-        for previous in self.before(node):
-            if self.is_shared_leaf(previous):
-                leaf = previous.variable
-                cluster.uses[self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"] += 1
+        for previous in filter(self.is_shared_leaf, self.before(node)):
+            leaf = previous.variable
+            name = self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"
+            cluster.uses[name] += weight  # pyright: ignore[reportArgumentType]
         for tensor in self._tensors(node, cluster):
             storage = storage_of(tensor)
             if storage is not None and storage.key not in self._held_elsewhere:
-                cluster.storages[storage.key] = storage.nbytes
+                cluster.storages[storage.key] = weight * storage.nbytes
 
     def _tensors(self, node: Any, cluster: _Cluster) -> Iterator[Tensor]:
         """Yield the tensors that a node keeps alive, and count its slots for saved tensors."""
@@ -297,8 +299,7 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
     """
     # This is a union-find forest. The root of each tree is the first end of a cluster.
     parents = list(range(len(ends)))
-    # These ends share a node with another end.
-    met: set[int] = set()
+    chained: set[int] = set()
     # Maps the id of a node to the node and the first end that reached it.
     reached: dict[int, tuple[Any, int]] = {}
 
@@ -316,7 +317,7 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
     for end, (found, _) in enumerate(ends):
         join(first_of_pattern.setdefault(found.pattern, end), end)
     is_complete = True
-    for end, (_, last) in enumerate(ends):
+    for end, (found, last) in enumerate(ends):
         stack = [last]
         while stack:
             node = stack.pop()
@@ -324,7 +325,7 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
             # The nodes behind it are already visited.
             if other is not None:
                 if other != end and not reader.is_shared_leaf(node):
-                    met |= {other, end}
+                    chained |= {other, end} if ends[other][0].pattern == found.pattern else set()
                     join(other, end)
                 continue
             if len(reached) >= max_nodes:
@@ -338,9 +339,12 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
     for end, (found, _) in enumerate(ends):
         cluster = clusters.setdefault(first_end(end), _Cluster())
         cluster.ends.append(found)
-        cluster.are_apart &= end not in met
+        cluster.chained += end in chained
     for node, end in reached.values():
-        reader.add(node, clusters[first_end(end)])
+        cluster = clusters[first_end(end)]
+        # A chain also contains the nodes of the ends outside a sample.
+        are_apart = cluster.chained <= len(cluster.ends) / 2
+        reader.add(node, cluster, ends[end][0].weight if are_apart else 1.0)
     return list(clusters.values()), is_complete
 
 

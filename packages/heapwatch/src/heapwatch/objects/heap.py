@@ -59,10 +59,9 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None =
     us per graph node.
     """
     gc.collect()
-    for each in gc.get_objects() if is_whole else ():
-        if is_tensor(each):
-            # Reading creates the gradient's Python object. Created now, it does not count as growth later.
-            gradient_of(each)
+    for each in filter(is_tensor, gc.get_objects() if is_whole else ()):
+        # Reading creates the gradient's Python object. Created now, it does not count as growth later.
+        gradient_of(each)
     return _Measurement(gc.get_objects(), is_whole).of(roots, before)
 
 
@@ -83,12 +82,11 @@ class _Measurement:
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
         """Measure the heap from `roots`, with `before` as reference."""
-        for each in self._existing:
-            # This is a previous measurement.
-            if type(each) is Heap:
-                parts = (each.held, each.totals, each.stores, each.entries, each.causes, each.resources)
-                inner = (part for whole in parts for part in whole.values())
-                self._visitor.seen.update(map(id, (each, *parts, *inner)))
+        # Skip previous measurements.
+        for each in (each for each in self._existing if type(each) is Heap):
+            parts = (each.held, each.totals, each.stores, each.entries, each.causes, each.resources)
+            inner = (part for whole in parts for part in whole.values())
+            self._visitor.seen.update(map(id, (each, *parts, *inner)))
         for start in self._starts(roots):
             self._variables.add(start[0])
             for found in self._visitor.visit([start]):
@@ -144,11 +142,9 @@ class _Measurement:
                 module = type_attribute(each, "__module__")
                 if (module in names) if type(module) is str else of_libraries:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
-            # Globals and classes outlive variables. Libraries are called with objects of the user's modules,
-            # so their variables come last.
+            # Globals and classes outlive variables.
             if not of_libraries:
-                yield from _variables(frames, of_libraries=False)
-                yield from _variables(frames, of_libraries=True)
+                yield from _variables(frames)
         if self._is_whole:
             yield from self._nameless()
 
@@ -273,11 +269,11 @@ def _frames() -> list[types.FrameType]:
     return found
 
 
-def _variables(frames: Iterable[types.FrameType], of_libraries: bool) -> Iterator[tuple[str, Any]]:
-    for frame in frames:
-        if is_library(frame.f_code.co_filename) is of_libraries:
-            function = frame.f_code.co_name
-            yield from ((f"frame {function} {name}", value) for name, value in frame_locals(frame))
+def _variables(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, Any]]:
+    # Libraries are called with objects of the user's modules, so their variables come last.
+    for frame in sorted(frames, key=lambda each: is_library(each.f_code.co_filename)):
+        function = frame.f_code.co_name
+        yield from ((f"frame {function} {name}", value) for name, value in frame_locals(frame))
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
