@@ -29,6 +29,8 @@ _PPO = 'model = PPO("MlpPolicy", env, n_steps=128, batch_size=64, n_epochs=10, d
 _PPO_LEARN = "model.learn(total_timesteps=512 * iterations, log_interval=20)"
 _PPO_ENV = 'env = make_vec_env("CartPole-v1", n_envs=4, seed=1)'
 _RENDERED = 'env_kwargs={"render_mode": "rgb_array"}'
+# The agent soon balances the pole for as long as an episode lasts.
+_SHORT = 'env_kwargs={"render_mode": "rgb_array", "max_episode_steps": 50}'
 _PPO_RENDERED = f'env = make_vec_env("CartPole-v1", n_envs=4, seed=1, {_RENDERED})'
 _DQN_LEARN = "model.learn(total_timesteps=1_000 + steps, log_interval=100)"
 _DQN_ENV = "env = gym.wrappers.FlattenObservation(gym.wrappers.FrameStackObservation(env, stack))"
@@ -102,13 +104,13 @@ class LastFrames(gymnasium.Wrapper):
 
     def step(self, action):
         result = super().step(action)
-        if result[2]:
+        if result[2] or result[3]:
             self.by_episode[self.episode] = self.render()  # grows
             self.episode += 1
         return result
 
 
-env = make_vec_env("CartPole-v1", n_envs=4, seed=1, wrapper_class=LastFrames, {_RENDERED})
+env = make_vec_env("CartPole-v1", n_envs=4, seed=1, wrapper_class=LastFrames, {_SHORT})
 """
         },
     ),
