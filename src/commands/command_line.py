@@ -14,10 +14,11 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
-from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
+from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, names_of_jobs, with_experiment
 from ..config.overrides import explain, parse
 from ..config.presets import help_text, overview
 from ..config.resolve import CONFIG_PACKAGE, register_schemas, typed
@@ -68,7 +69,8 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         if flags.cfg == "job" and not (flags.package or flags.multirun):
             # Hydra would include the settings of the other workflow.
             return print(OmegaConf.to_yaml(jobs[0], resolve=flags.resolve))
-        for_hydra = [*with_experiment([str(item.input_line) for item in overrides]), *options]
+        for_hydra = with_experiment([str(item.input_line) for item in overrides])
+        for_hydra += [names_of_jobs(overrides)] * flags.multirun + options
         if flags.cfg:
             return _run_hydra(for_hydra)
         # Report invalid settings before importing torch.
@@ -78,6 +80,14 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         # Check all jobs before the first one starts.
         checked = [checked_job(job, config, suggest) for job, config in zip(jobs, configs, strict=True)]
         _run_hydra(for_hydra, task, () if flags.multirun else checked[0])
+
+
+class Comparison(Callback):
+    """Prints the command that compares the runs of a multirun, at its end."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Hydra calls this with the composed configuration after the last job."""
+        print(f"compare the runs: reverie-plot '{config.hydra.sweep.dir}/*'")
 
 
 def _flags(words: list[str]) -> Namespace:

@@ -1,7 +1,7 @@
 """Compose the configuration of a run or sweep from command-line overrides."""
 
+import glob
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,11 +68,18 @@ def _check_sweep(overrides: list[Override], count: int) -> None:
     folder, name = typed.get("hydra.sweep.dir", ""), typed.get("hydra.sweep.subdir", "${}")
     if count > 1 and "${" not in name:
         found = f"hydra.sweep.subdir={name} would contain {count_text(count, 'run')}"
-        raise UserError(f"{found}. Omit it to use the number of each job.")
+        raise UserError(f"{found}. Omit it to use the number and the values of each job.")
     for number in range(count if folder and "${" not in folder else 0):
-        run = Path(folder, str(number) if "${" in name else name)
-        if os.path.lexists(run / "config.yaml"):
-            raise UserError(f"{run} already contains a run. Set another folder with hydra.sweep.dir=.")
+        pattern = f"{number}-*" if "${" in name else glob.escape(name)
+        for run in Path(folder).glob(f"{pattern}/config.yaml"):
+            raise UserError(f"{run.parent} already contains a run. Set another folder with hydra.sweep.dir=.")
+
+
+def names_of_jobs(overrides: Sequence[Override]) -> str:
+    """Return the setting with which Hydra names the folders of jobs only after the values that differ."""
+    swept = {each.key_or_group for each in overrides if each.is_sweep_override()}
+    same = {"experiment", *(each.key_or_group for each in overrides)} - swept
+    return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(sorted(same))}]"
 
 
 def with_experiment(arguments: Sequence[str]) -> list[str]:

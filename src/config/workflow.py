@@ -24,7 +24,7 @@ SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
 
 
 _MOST_BYTES = 100
-"""Maximum number of bytes that an environment's name adds to the run's name."""
+"""Maximum number of bytes that an environment's name or a job's values add to the name of a run."""
 
 
 @dataclass(kw_only=True)
@@ -107,12 +107,17 @@ def _name_of_env(*, _root_: DictConfig) -> str:
     env = _root_.env
     names = {Suite.atari: env.game, Suite.gymnasium: env.id, Suite.vector: env.id, Suite.dmc: env.task}
     name = names.get(env.suite, env.suite.value)
-    word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
-    return word.encode()[:_MOST_BYTES].decode(errors="ignore")
+    return _file_name(re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
+
+
+def _file_name(text: str) -> str:
+    """Return a text as the name of a file or folder."""
+    return re.sub(r"[^\w.,=-]+", "-", text).encode()[:_MOST_BYTES].decode(errors="ignore")
 
 
 # `${by_device:value on CPU,value on CUDA}` depends on the device, and `${name_of_env:}` on the environment.
-# They are registered here because processes started by a Hydra launcher import only this module for the
-# schema.
+# `${file_name:text}` makes a valid name. They are registered here because processes started by a Hydra
+# launcher import only this module for the schema.
 OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 OmegaConf.register_new_resolver("name_of_env", _name_of_env, replace=True)
+OmegaConf.register_new_resolver("file_name", _file_name, replace=True)

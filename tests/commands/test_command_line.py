@@ -378,13 +378,24 @@ def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path)
     done = in_a_process("-m", "experiment=dreamer_catch", CPU, "seed=1,2", "hydra.sweep.dir=sweep")
     assert (done.returncode, done.stderr) == (0, "")
     ran = [line for line in done.stdout.splitlines() if line.startswith("ran")]
-    assert ran == ["ran 1 sweep/0", "ran 2 sweep/1"]
+    assert ran == ["ran 1 sweep/0-seed=1", "ran 2 sweep/1-seed=2"]
+    assert done.stdout.splitlines()[-1] == "compare the runs: reverie-plot 'sweep/*'"
     files = sorted(str(path.relative_to(empty_folder)) for path in empty_folder.rglob("*") if path.is_file())
-    assert files == ["sweep/0/config.yaml", "sweep/1/config.yaml", "sweep/multirun.yaml"]
-    assert OmegaConf.load("sweep/1/config.yaml").seed == 2
+    assert files == ["sweep/0-seed=1/config.yaml", "sweep/1-seed=2/config.yaml", "sweep/multirun.yaml"]
+    assert OmegaConf.load("sweep/1-seed=2/config.yaml").seed == 2
     again = in_a_process("-m", "experiment=dreamer_catch", CPU, "seed=3,4", "hydra.sweep.dir=sweep")
-    assert again.returncode == 2 and "sweep/0 already contains a run" in again.stderr
-    assert OmegaConf.load("sweep/0/config.yaml").seed == 1
+    assert again.returncode == 2 and "sweep/0-seed=1 already contains a run" in again.stderr
+    assert OmegaConf.load("sweep/0-seed=1/config.yaml").seed == 1
+
+
+def test_the_folder_of_a_job_is_named_after_the_values_that_differ(empty_folder: Path) -> None:
+    ids = "env.id=gymnasium:CartPole-v1,gymnasium:Acrobot-v1"
+    values = ["env=gymnasium", ids, CPU, "training.train_ratio=8", "world_model.harmony=true,false"]
+    done = in_a_process("-m", *values, "hydra.sweep.dir=sweep")
+    assert (done.returncode, done.stderr) == (0, "")
+    names = sorted(path.parent.name for path in Path("sweep").glob("*/config.yaml"))
+    assert names[0] == "0-env.id=gymnasium-CartPole-v1,world_model.harmony=True"
+    assert names[3] == "3-env.id=gymnasium-Acrobot-v1,world_model.harmony=False"
 
 
 @pytest.fixture

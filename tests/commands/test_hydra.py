@@ -50,11 +50,11 @@ def seeds() -> dict[str, int]:
 
 
 def test_no_job_starts_if_the_folder_of_one_holds_a_run() -> None:
-    Path("sweep/1").mkdir(parents=True)
-    Path("sweep/1/config.yaml").touch()
+    Path("sweep/1-seed=5").mkdir(parents=True)
+    Path("sweep/1-seed=5/config.yaml").touch()
     done = multirun("seed=1,2")
-    assert done.returncode == 2 and "error: sweep/1 already contains a run" in done.stderr
-    assert not Path("sweep/0").exists()
+    assert done.returncode == 2 and "error: sweep/1-seed=5 already contains a run" in done.stderr
+    assert not [*Path("sweep").glob("0*")]
 
 
 def test_a_flag_alone_starts_no_run() -> None:
@@ -87,13 +87,13 @@ def test_bash_completes_what_a_setting_may_be() -> None:
 def test_joblib_runs_the_jobs_of_a_multirun_in_processes() -> None:
     done = multirun("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=5,6")
     assert done.returncode == 0, done.stderr
-    assert seeds() == {"0": 5, "1": 6}
+    assert seeds() == {"0-seed=5": 5, "1-seed=6": 6}
 
 
 def test_submitit_runs_the_jobs_of_a_multirun_on_this_machine() -> None:
     done = multirun("hydra/launcher=submitit_local", "seed=5,6")
     assert done.returncode == 0, done.stderr
-    assert seeds() == {"0": 5, "1": 6}
+    assert seeds() == {"0-seed=5": 5, "1-seed=6": 6}
 
 
 def test_a_job_that_fails_in_a_process_is_reported_in_one_sentence() -> None:
