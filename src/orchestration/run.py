@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from ..checkpoints.run_folder import locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..config.dreamer import DreamerTrainConfig
-from ..config.schema import Compile, Device, TrainConfig
+from ..config.schema import Compile, Device, TrainConfig, leaves
 from ..planning import MemoryPlan, Preflight, over_text, plan_line
 from ..utils.compilation import why_not_compiled
 from ..utils.logging.console import Heartbeat, configure_logging, shows_bar, still
@@ -87,8 +87,9 @@ def open_run(
         reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
         opened.callback(reports.close)
         heartbeat.describe = reports.describe
-        as_yaml = OmegaConf.to_yaml(OmegaConf.structured(config))
-        reports.writer.text(step or 0, "config", f"```yaml\n{as_yaml}```")
+        settings = OmegaConf.structured(config)
+        values = dict(leaves(OmegaConf.to_container(settings, enum_to_str=True)))
+        reports.writer.settings(step or 0, OmegaConf.to_yaml(settings), values)
         run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
         opened.callback(run.close)
         # Mirroring must start only after the logs have been truncated to the checkpoint.

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
+from google.protobuf.json_format import MessageToDict
 from numpy.typing import NDArray
 from PIL import Image
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 from tensorboard.util import img_mime_type_detector, tensor_util
 
 from reverie.utils.errors import UserError
@@ -166,12 +168,21 @@ def test_pictures_are_enlarged_by_whole_factors_to_at_most_512_pixels(
     assert decode(shown_image(tmp_path, "strip")).shape == (2, *shown, 3)
 
 
-def test_text_is_shown_by_the_text_page(tmp_path: Path, writer: MetricsWriter) -> None:
-    writer.text(0, "config", "# Grüße\n\n    seed: 1")
+def test_settings_are_shown_by_the_text_page_and_compared_by_the_hparams_page(
+    tmp_path: Path, writer: MetricsWriter
+) -> None:
+    values = {"name": "Grüße", "training.train_ratio": 64, "agc.enabled": True, "model.lr": 0.5, "x": None}
+    writer.settings(0, "name: Grüße\n", values)
     events = events_of(tmp_path)
     assert events.SummaryMetadata("config").plugin_data.plugin_name == "text"
     (event,) = events.Tensors("config")
-    assert tensor_util.make_ndarray(event.tensor_proto).reshape(-1)[0].decode() == "# Grüße\n\n    seed: 1"
+    text = tensor_util.make_ndarray(event.tensor_proto).reshape(-1)[0].decode()
+    assert text == "```yaml\nname: Grüße\n```"
+    found = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data
+    assert found.plugin_name == metadata.PLUGIN_NAME
+    hparams = metadata.parse_session_start_info_plugin_data(found.content).hparams
+    shown = {key: MessageToDict(each) for key, each in hparams.items()}
+    assert shown == {**values, "x": "None"}
 
 
 def test_without_tensorboard_only_the_lines_are_written(tmp_path: Path) -> None:
@@ -179,7 +190,7 @@ def test_without_tensorboard_only_the_lines_are_written(tmp_path: Path) -> None:
     writer.scalars(1, {"loss": 1.0})
     writer.image(1, "image", random_frames(8, 8))
     writer.animation(1, "video", random_frames(2, 8, 8), fps=5)
-    writer.text(1, "text", "words")
+    writer.settings(1, "seed: 1", {"seed": 1})
     writer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 

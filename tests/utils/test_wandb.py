@@ -58,17 +58,23 @@ def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
         position += HEADER_BYTES + length
 
 
-def rows_of(wandb_file: Path) -> list[dict[str, Any]]:
-    """Return the metric rows in a .wandb file, without W&B's own keys."""
+def records_of(wandb_file: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
-    rows, parts = [], b""
+    parts = b""
     for kind, payload in chunks(wandb_file.read_bytes()):
         parts += payload
         # This is the first or a middle part of a record.
         if kind in (2, 3):
             continue
-        record, parts = Record.FromString(parts), b""
+        yield Record.FromString(parts)
+        parts = b""
+
+
+def rows_of(wandb_file: Path) -> list[dict[str, Any]]:
+    """Return the metric rows in a .wandb file, without W&B's own keys."""
+    rows = []
+    for record in records_of(wandb_file):
         if record.HasField("history"):
             items = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
             rows.append({key: value for key, value in items.items() if not key.startswith("_")})
@@ -111,6 +117,26 @@ def test_offline_rows_are_the_lines_of_metrics_jsonl(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert rows_of(path) == lines
     assert len(lines) == 4
+
+
+def test_settings_become_the_configuration_of_the_run(tmp_path: Path) -> None:
+    settings = {
+        "seed": 3,
+        "name": "pong",
+        "training.train_ratio": 64.0,
+        "env.info": ["success"],
+        "resume": None,
+    }
+    writer = MetricsWriter(tmp_path, tensorboard=False, wandb=WandbMode.offline)
+    writer.settings(0, "", settings)
+    writer.close()
+    updates = [each.config.update for each in records_of(wandb_files(tmp_path)[0]) if each.HasField("config")]
+    found = {
+        ".".join(item.nested_key) or item.key: json.loads(item.value_json)
+        for each in updates
+        for item in each
+    }
+    assert {key: found[key] for key in settings} == settings
 
 
 def test_numbers_that_are_not_finite_arrive(tmp_path: Path) -> None:

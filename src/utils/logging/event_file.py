@@ -13,6 +13,7 @@ from PIL import Image
 # pyright: reportAttributeAccessIssue=false
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..durable_io import writing
@@ -59,9 +60,11 @@ class EventFile:
             size = {"height": opened.height, "width": opened.width}
         self._show(step, {"tag": tag, "image": {**size, "colorspace": 3, "encoded_image_string": encoded}})
 
-    def text(self, step: int, tag: str, markdown: str) -> None:
-        """Write text that TensorBoard renders as Markdown."""
-        self._bytes(step, tag, "text", markdown.encode())
+    def settings(self, step: int, as_yaml: str, values: Mapping[str, Any]) -> None:
+        """Write the settings for the Text tab, and their values by name for the HParams tab."""
+        self._bytes(step, "config", "text", f"```yaml\n{as_yaml}```".encode())
+        plain = {key: each if isinstance(each, (float, int)) else str(each) for key, each in values.items()}
+        self._write(step=step, summary=hparams_pb(plain))
 
     def layout(self, step: int, band: str | None = None) -> None:
         """Write the layout of Custom Scalars. The last layout applies to the whole run.

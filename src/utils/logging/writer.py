@@ -79,10 +79,10 @@ class MetricsWriter:
             factor = _screen_factor(*frames.shape[1:3])
             self._show(step, tag, encode_animation((upscale(frame, factor) for frame in frames), fps))
 
-    def text(self, step: int, tag: str, markdown: str) -> None:
-        """Show text in TensorBoard's Text tab."""
-        if self._events:
-            self._events.text(step, tag, markdown)
+    def settings(self, step: int, as_yaml: str, values: Mapping[str, Any]) -> None:
+        """Show the run's settings in TensorBoard's Text and HParams tabs, and as the configuration in W&B."""
+        for display in self._displays:
+            display.settings(step, as_yaml, values)
 
     def band(self, step: int, group: str) -> None:
         """Show `<group>/return` between `<group>/low` and `<group>/high` in TensorBoard's Custom Scalars."""
@@ -159,6 +159,10 @@ class WandbRun:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write a row with the values of one line of `metrics.jsonl`."""
         self._run.log({"step": step, **values})
+
+    def settings(self, _step: int, _as_yaml: str, values: Mapping[str, Any]) -> None:
+        """Store the settings by name."""
+        self._run.config.update(values)
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
         """Write a (possibly animated) PNG without encoding it again."""
