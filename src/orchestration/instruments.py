@@ -17,6 +17,7 @@ from ..utils.schedule import Every
 from ..utils.seeding import numpy_generator
 from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
+from ..utils.video import captioned
 from .evaluation import Evaluation, evaluate
 from .orchestrator import Orchestrator
 from .reports import RECENT, VIDEO_FPS, no_pictures
@@ -168,7 +169,7 @@ def _log(run: Run) -> None:
 
 
 def _show_open_loop(run: Run) -> None:
-    """Write the ground truth, prediction and error of each image as an animation and as a still image."""
+    """Write the truth, prediction and error of each image as a captioned animation and as a still image."""
     require_run_folder(run.run_dir)
     if not run.ranks.is_first or not run.parts.replay.can_sample:
         return
@@ -180,7 +181,8 @@ def _show_open_loop(run: Run) -> None:
         for key, animation in run.parts.workflow.report(batch).items():
             # The shape is (T, 3 H, n W, 3).
             frames = animation.numpy()
-            run.reports.animation(run.step, f"open_loop/{key}", frames, _OPEN_LOOP_FPS)
+            shown = captioned(frames, ("truth", "prediction", "error"))
+            run.reports.animation(run.step, f"open_loop/{key}", shown, _OPEN_LOOP_FPS)
             # The strip shows evenly spaced frames of the first sequence, each H pixels wide.
             chosen = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
             strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)

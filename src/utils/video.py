@@ -1,7 +1,7 @@
 """Write RGB frames, uint8 (time, height, width, 3), as MP4, GIF or animated PNG."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from .durable_io import replacing, writing
 from .errors import UserError
@@ -18,6 +18,8 @@ Frame = NDArray[np.uint8]
 VIDEO_SUFFIXES = (".mp4", ".gif")
 # Browsers slow shorter frames down to 10 frames per second.
 _SHORTEST_GIF_FRAME_MS = 20
+# Width of captions and least height of a row in pixels, for the default font.
+_CAPTION_WIDTH, _CAPTION_HEIGHT = 60, 16
 # At crf 18, compression losses are invisible.
 _X264_OPTIONS = {"crf": "18", "preset": "veryfast"}
 
@@ -56,6 +58,20 @@ def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
 def upscale(frames: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
     """Return the frames (or one frame) with every pixel repeated `factor` times in both directions."""
     return frames.repeat(factor, axis=-3).repeat(factor, axis=-2)
+
+
+def captioned(frames: NDArray[np.uint8], captions: Sequence[str]) -> NDArray[np.uint8]:
+    """Return frames (T, H, W, 3) with a column of captions on the left, each beside an equal share of H.
+
+    Frames are upscaled if a share would have less than 16 pixels.
+    """
+    frames = upscale(frames, -(-_CAPTION_HEIGHT * len(captions) // frames.shape[1]))
+    height = frames.shape[1]
+    column = Image.new("RGB", (_CAPTION_WIDTH, height))
+    for index, caption in enumerate(captions):
+        ImageDraw.Draw(column).text((4, index * height // len(captions)), caption)
+    repeated = np.broadcast_to(np.asarray(column), (len(frames), height, _CAPTION_WIDTH, 3))
+    return np.concatenate([repeated, frames], axis=2)
 
 
 def encode_image(image: Frame) -> bytes:

@@ -140,8 +140,8 @@ def test_an_open_loop_prediction_is_shown_and_kept_as_a_video(pong_run: Path) ->
     with av.open(str(pong_run / "videos" / names[1])) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
     assert len(frames) == 6
-    # Truth, prediction and error are stacked, with two windows side by side.
-    assert frames[0].shape == (192, 128, 3)
+    # Truth, prediction and error are stacked, with captions and two windows side by side.
+    assert frames[0].shape == (192, 60 + 128, 3)
 
 
 def test_an_episode_of_catch_is_kept_as_a_video_from_its_first_frame_to_its_last(catch_run: Path) -> None:

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from reverie.utils.errors import UserError
-from reverie.utils.video import encode_animation, encode_image, require_video_path, save_video, upscale
+from reverie.utils.video import (
+    captioned,
+    encode_animation,
+    encode_image,
+    require_video_path,
+    save_video,
+    upscale,
+)
 
 Frames = NDArray[np.uint8]
 
@@ -108,6 +115,20 @@ def test_upscaling_repeats_each_pixel_in_both_directions() -> None:
     expected = [[[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]] * 2
     assert upscale(frame, 2).tolist() == expected
     assert upscale(frame[None], 2).tolist() == [expected]
+
+
+@pytest.mark.parametrize(("side", "scale"), [(64, 1), (10, 2)])
+def test_captions_stand_beside_their_share_of_the_frames(side: int, scale: int) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (2, 3 * side, side, 3), np.uint8)
+    shown = captioned(frames, ("truth", "", "error"))
+    height, width = scale * side, shown.shape[2] - scale * side
+    np.testing.assert_array_equal(shown[:, :, width:], upscale(frames, scale))
+    shares = shown[:, :, :width].reshape(2, 3, height, width, 3)
+    assert shares.any((2, 3, 4)).tolist() == [[True, False, True]] * 2
+    # The captions are not cut off.
+    assert not shares[:, :, -1].any() and not shares[:, :, :, -1].any()
+    longest = captioned(frames, ("prediction",) * 3)[:, :, :width]
+    assert not longest[:, :, -1].any() and longest[:, :, 40:-4].any()
 
 
 @pytest.mark.parametrize("name", ["out.avi", "out"])
