@@ -53,7 +53,7 @@ $(CORE): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
 
 $(READY): $(CORE)
 	@echo "installing the tests' packages into .venv"
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -e packages/reverie-play -e '.[dev]'
 	@touch $@
 
 $(SITE_READY): $(CORE)
@@ -65,7 +65,7 @@ $(SITE_READY): $(CORE)
 install:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing Reverie, heapwatch and the packages of tests and site into .venv"
-	@$(INSTALL) -e packages/heapwatch -e '.[dev,docs]'
+	@$(INSTALL) -e packages/heapwatch -e packages/reverie-play -e '.[dev,docs]'
 	@touch $(CORE) $(READY) $(SITE_READY)
 
 # The bundled agent plays once before training. If that fails, training starts anyway. Repeating the command continues

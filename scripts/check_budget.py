@@ -97,7 +97,7 @@ def problems() -> Iterator[str]:
     files_of_source = sorted([*source.rglob("*.py"), *source.rglob("*.pyi")])
     code = {str(file.relative_to(source)): code_lines(file) for file in files_of_source}
     lines = {name: raw_lines(source / name) for name in code}
-    folders = (ROOT / "tests", ROOT / "packages" / "heapwatch" / "tests")
+    folders = (ROOT / "tests", *ROOT.glob("packages/*/tests"))
     tests = {
         str(file.relative_to(ROOT)): private_accesses(file)
         for folder in folders
@@ -110,10 +110,11 @@ def problems() -> Iterator[str]:
         inside = {name: size for name, size in code.items() if Path(name).parts[0] == package}
         yield from over(f"src/{package}, lines of code", inside, most)
     yield from over("src, lines of code", code, budget["src"])
-    package = ROOT / "packages" / "heapwatch" / "src"
-    heapwatch = {str(file.relative_to(package)): code_lines(file) for file in sorted(package.rglob("*.py"))}
-    yield from over("heapwatch, lines of code", heapwatch, budget["heapwatch"])
-    lines |= {name: raw_lines(package / name) for name in heapwatch}
+    for package in sorted(ROOT.glob("packages/*")):
+        inside = {str(file.relative_to(ROOT)): file for file in sorted(package.glob("src/**/*.py"))}
+        sizes = {name: code_lines(file) for name, file in inside.items()}
+        yield from over(f"{package.name}, lines of code", sizes, budget["packages"].get(package.name, 0))
+        lines |= {name: raw_lines(file) for name, file in inside.items()}
     yield from over("longest file", lines, budget["longest_file"], max)
     for name, most in budget["closure"].items():
         loaded = {str(file.relative_to(source)): raw_lines(file) for file in closure(name)}

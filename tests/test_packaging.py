@@ -98,6 +98,18 @@ def test_without_heapwatch_one_sentence_tells_how_to_install_it(built: Distribut
     assert done.stderr.startswith("error: No module named 'heapwatch'") and repair in done.stderr
 
 
+def test_without_the_page_one_sentence_tells_how_to_install_it(
+    built: Distributions, heapwatch_wheel: Path, tmp_path: Path
+) -> None:
+    install(tmp_path, heapwatch_wheel, built.wheel)
+    done = run_installed(tmp_path, "from reverie.commands.entry import play; play()")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: No module named 'reverie_play'")
+    assert done.stderr.endswith(
+        " pip install -c constraints.txt -e packages/heapwatch -e packages/reverie-play\n"
+    )
+
+
 def relative_files(folder: Path, *patterns: str) -> set[str]:
     """Return the files in a folder that match one of the patterns, as relative paths."""
     return {str(path.relative_to(folder)) for pattern in patterns for path in folder.rglob(pattern)}
@@ -106,7 +118,7 @@ def relative_files(folder: Path, *patterns: str) -> set[str]:
 def test_the_wheel_holds_the_code_and_the_configurations_and_nothing_else(built: Distributions) -> None:
     expected = {f"reverie/{name}" for name in relative_files(ROOT / "src", "*.py", "*.pyi", "py.typed")}
     expected |= {f"reverie/configs/{name}" for name in relative_files(ROOT / "configs", "*.py", "*.yaml")}
-    expected |= {"reverie/orchestration/on_track/pong.json", "reverie/play/page.html"}
+    expected |= {"reverie/orchestration/on_track/pong.json"}
     expected |= {"reverie/orchestration/on_track/published.json.gz"}
     expected |= {"reverie/commands/model_card.md", "reverie/utils/html_page.css"}
     networks = ROOT / "src" / "pretrained"

@@ -50,7 +50,9 @@ def load(module: str, name: str = "main") -> Callable[..., Any]:
         # PyTorch raises an OSError if a shared library is missing.
         if refused := address_space_error(error):
             raise refused from error
-        raise UserError(f"{error}, in {sys.executable}. {INSTALL}") from error
+        package = module.partition(".")[0].replace("_", "-")
+        install = f"{INSTALL[:-1]}packages/{package}" if package else INSTALL
+        raise UserError(f"{error}, in {sys.executable}. {install}") from error
     finally:
         if is_default:
             signal.signal(signal.SIGINT, before)
@@ -83,7 +85,7 @@ probe = command(".probe")
 certify = command(".certify")
 doctor = command(".doctor")
 episodes = command(".episodes")
-play = command(".play")
+play = command("reverie_play.command")
 plot = command(".plot")
 export = command(".export")
 collect = command(".collect")

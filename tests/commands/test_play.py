@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from reverie.commands import play
+from reverie_play import command as play
 
 from ..runs.helpers import error_of
 
@@ -60,15 +59,6 @@ def test_a_port_that_is_taken_is_refused(command: Play, capsys: pytest.CaptureFi
         port = taken.getsockname()[1]
         message = error_of(capsys, lambda: command("run=pretrained:catch", f"port={port}"), has_output=True)
     assert re.match(rf"port={port} of host=127.0.0.1 cannot be opened: .*in use.*port=0 selects", message)
-
-
-def test_without_aiohttp_it_says_what_to_install(
-    command: Play, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "reverie.play.server", raising=False)
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    message = error_of(capsys, lambda: command("run=pretrained:catch"))
-    assert message.startswith("The page needs aiohttp: pip install -c constraints.txt -e '.[play]'.")
 
 
 def test_a_user_without_a_name_is_told_how_to_reach_the_page(

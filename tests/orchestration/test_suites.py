@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reverie_play import DreamSession, action_names, key_map
+from reverie_play.session import choices_of, dreamer_with_pictures
 
 from reverie.config.schema import Device
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.config import Observations
 from reverie.orchestration.trained import load_agent
-from reverie.play import DreamSession, action_names, key_map
-from reverie.play.session import choices_of, dreamer_with_pictures
 
 from ..envs.test_suites import control, crafter, random_actions
 from ..runs.fresh import in_a_fresh_process

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 
+from reverie_play import DreamSession, action_names, key_map
+from reverie_play.server import PlayServer
+
 from reverie.envs import EnvConfig
-from reverie.play import DreamSession, action_names, key_map
-from reverie.play.server import PlayServer
 
 from ..workflows.tiny import IMAGE, tiny_workflow
 

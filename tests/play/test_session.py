@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from reverie_play import DreamSession, Frame, action_names, key_map
+from reverie_play.session import KEPT_FRAMES, SKIPPED_STEPS, dreamer_with_pictures
 
 from reverie.envs import EnvConfig, Suite, make_environment
 from reverie.memory import no_growth
 from reverie.models import LatentState, Noise
-from reverie.play import DreamSession, Frame, action_names, key_map
-from reverie.play.session import KEPT_FRAMES, SKIPPED_STEPS, dreamer_with_pictures
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed, torch_generator
 from reverie.utils.timestep import ActionSpec, TimeStep

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from reverie_play import DreamSession
+from reverie_play.session import dreamer_with_pictures
 
 from reverie.config.schema import Device
 from reverie.orchestration.trained import load_agent
-from reverie.play import DreamSession
-from reverie.play.session import dreamer_with_pictures
 from reverie.utils.video import upscale
 
 HORIZON = 45

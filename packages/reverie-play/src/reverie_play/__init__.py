@@ -4,3 +4,5 @@ from .actions import action_names as action_names
 from .actions import key_map as key_map
 from .session import DreamSession as DreamSession
 from .session import Frame as Frame
+
+__version__ = "0.1.0"

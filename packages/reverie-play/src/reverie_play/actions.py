@@ -3,7 +3,7 @@
 from contextlib import closing
 from itertools import product
 
-from ..envs import EnvConfig, make_single
+from reverie.envs import EnvConfig, make_single
 
 IDLE = "NOOP"
 _DIGITS = 10

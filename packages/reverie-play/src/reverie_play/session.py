@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..envs import EnvConfig, VectorEnvironment, make_environment
-from ..models import LatentState, Noise, categorical_kl, unimix_log_probs
-from ..utils.errors import UserError
-from ..utils.seeding import named_seed, torch_generator
-from ..utils.timestep import ActionSpec, TimeStep
-from ..workflows import Agent
-from ..workflows.world_models import DreamerWorkflow
+from reverie.envs import EnvConfig, VectorEnvironment, make_environment
+from reverie.models import LatentState, Noise, categorical_kl, unimix_log_probs
+from reverie.utils.errors import UserError
+from reverie.utils.seeding import named_seed, torch_generator
+from reverie.utils.timestep import ActionSpec, TimeStep
+from reverie.workflows import Agent
+from reverie.workflows.world_models import DreamerWorkflow
 
 if TYPE_CHECKING:
-    from ..envs import NativeVector
+    from reverie.envs import NativeVector
 
 KEPT_FRAMES = 150
 SKIPPED_STEPS = 100

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from aiohttp import WSMsgType, web
 
-from ..envs import EnvironmentCrashed
-from ..utils.errors import UserError, printable
-from ..utils.video import encode_image, save_video, upscale
+from reverie.envs import EnvironmentCrashed
+from reverie.utils.errors import UserError, printable
+from reverie.utils.video import encode_image, save_video, upscale
+
 from .session import LONGEST_DREAM, DreamSession, Frame
 
 # An Atari agent step has 4 frames at 60 Hz.

@@ -16,13 +16,15 @@ import webbrowser
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..config.schema import Device
-from ..orchestration.trained import load_agent
-from ..play import DreamSession, action_names, key_map
-from ..play.session import LONGEST_DREAM, choices_of, dreamer_with_pictures
-from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
-from .evaluate import INTERRUPTED_EXIT_CODE
-from .options import own_settings
+from reverie.commands.evaluate import INTERRUPTED_EXIT_CODE
+from reverie.commands.options import own_settings
+from reverie.config.schema import Device
+from reverie.orchestration.trained import load_agent
+from reverie.utils.errors import exit_on_user_error, require_range, require_seed
+
+from . import DreamSession, action_names, key_map
+from .server import PlayServer
+from .session import LONGEST_DREAM, choices_of, dreamer_with_pictures
 
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -60,12 +62,6 @@ class PlayConfig:
 
 def play(config: PlayConfig) -> None:
     """Serve the page until Ctrl-C raises KeyboardInterrupt."""
-    try:
-        from ..play.server import PlayServer
-    except ModuleNotFoundError as error:
-        if error.name != "aiohttp":
-            raise
-        raise UserError("The page needs aiohttp: pip install -c constraints.txt -e '.[play]'.") from error
     print(f"loading {config.run}", flush=True)
     run, agent, step = load_agent(config.run, config.device)
     workflow, image = dreamer_with_pictures(agent, f"run={config.run}")
