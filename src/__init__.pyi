@@ -22,6 +22,12 @@ from .models import ModelConfig as ModelConfig
 from .models import Noise as Noise
 from .models import RSSMOutput as RSSMOutput
 from .orchestration.signals import Stop as Stop
+from .utils.components import ActorLossLike as ActorLossLike
+from .utils.components import DecoderLike as DecoderLike
+from .utils.components import EncoderLike as EncoderLike
+from .utils.components import HeadLike as HeadLike
+from .utils.components import ObjectiveLike as ObjectiveLike
+from .utils.components import SamplerLike as SamplerLike
 from .utils.errors import UserError as UserError
 from .utils.timestep import ActionSpec as ActionSpec
 from .utils.timestep import ArraySpec as ArraySpec

@@ -126,6 +126,7 @@ def load(
     device: str = "auto",
     seed: int = 0,
     checkpoint: str = "newest",
+    trust: bool = False,
 ) -> Agent:
     """Load a trained agent.
 
@@ -138,6 +139,8 @@ def load(
         seed: Seed of the agent's random numbers.
         checkpoint: `newest`, or `best` for the checkpoint with the best evaluation, or with the best fitness
             of a population.
+        trust: Allow a copied or downloaded run to import the modules of its own classes
+            (docs/components.md).
 
     Raises:
         UserError: If the checkpoint is missing, an argument is invalid, or the environment is
@@ -158,7 +161,8 @@ def load(
     chosen = None if env is None else suite_and_id(env)
     try:
         which = WhichCheckpoint[checkpoint]
-        return Agent(*load_agent(str(source), Device[device], chosen, key="", which=which), seed)
+        found = load_agent(str(source), Device[device], chosen, key="", which=which, trust=trust)
+        return Agent(*found, seed)
     except UserError as error:
         # Omit the cause, because the message is complete without it.
         raise error from None

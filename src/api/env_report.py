@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.process_state import KeptState, collected_changes
-from ..envs.registered import CODE_FAULTS, require_no_statistics
+from ..envs.registered import require_no_statistics
 from ..envs.spaces import (
     action_spec,
     as_array,
@@ -26,7 +26,7 @@ from ..envs.spaces import (
     parts_of,
 )
 from ..envs.workers import as_number
-from ..utils.errors import UserError, require_seed, with_place
+from ..utils.errors import CODE_FAULTS, UserError, require_seed, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
 from .environments import EnvLike, registered_limit, suite_and_id

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from ..utils.components import check_part
 from ..utils.errors import UserError, require_range, take_choices
 
 
@@ -57,6 +58,10 @@ class ReplayConfig:
     """Fraction of windows drawn from the newest quarter of each stream, so that the model follows the current
     policy. All others are drawn uniformly from all windows. All windows have the same weight in the loss."""
 
+    sampler: str = "uniform"
+    """Sampler of windows: `uniform` (see `newest_share`), or `module:Class` of your own
+    (docs/components.md)."""
+
     chunk_length: int = 48
     """Records per chunk, the unit of memory and of saved files. Each environment has two spare chunks."""
 
@@ -66,6 +71,7 @@ class ReplayConfig:
     def __post_init__(self) -> None:
         """Check individual fields. `plan_replay` checks the fields that depend on the environment."""
         take_choices("buffer", self)
+        check_part("buffer.sampler", self.sampler)
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
         require_range("buffer", self, "newest_share", ge=0, le=1)

@@ -1,14 +1,16 @@
 """The replay buffer. It allocates its memory once, evicts whole episodes and returns copies."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
+from ..utils.components import SamplerLike
 from ..utils.timestep import TimeStep
 from ..utils.units import count_text
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
@@ -71,6 +73,8 @@ class EpisodeReplayBuffer:
         self._index = EpisodeIndex(spec, self._store)
         self._files = ReplayFiles(self._index, self._store, self._latents, self._generator)
         self._has_warned = False
+        self.sampler: SamplerLike | None = None
+        """Draws the windows of batches in place of uniform draws. Set it before any record is added."""
 
     def add(
         self,
@@ -153,6 +157,8 @@ class EpisodeReplayBuffer:
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
         """Copy checked fields into the store."""
         self._store.write(self._store.to_index_tensor(rows), fields)
+        if self.sampler is not None:
+            self.sampler.added(rows)
         if self._index.has_been_short and not self._has_warned:
             self._has_warned = True
             _LOG.warning(
@@ -214,11 +220,42 @@ class EpisodeReplayBuffer:
 
     def _drawn(self, count: int, generator: np.random.Generator) -> Int64[np.ndarray, "count"]:
         """Draw window indices."""
+        if self.sampler is not None:
+            windows = self._index.windows(np.arange(self.num_windows))
+            return self.sampler.draw(self._index.records.rows(windows.env, windows.start), count, generator)
         drawn = generator.integers(self.num_windows, size=count)
         if (share := self.config.newest_share) > 0:
             newest = generator.integers(self._index.newest_counts.sum(), size=count)
             drawn = np.where(generator.random(count) < share, self._index.newest(newest), drawn)
         return drawn
+
+    def learned(self, positions: SampledPositions, losses: Tensor) -> None:
+        """Pass the losses (batch,) of sampled windows to the sampler. Evicted windows are skipped."""
+        assert self.sampler is not None
+        is_held = positions.start >= self._index.records.head[positions.env]
+        rows = self._index.records.rows(positions.env[is_held], positions.start[is_held])
+        self.sampler.learned(rows, losses.cpu().numpy()[is_held])
+
+    def sampler_state(self) -> dict[str, Any]:
+        """Return the sampler's state, with the arrays of rows in the order of the records."""
+        if self.sampler is None:
+            return {}
+        rows, state = self._index.in_order()[0], self.sampler.state_dict()
+        return {name: value[rows] if self._is_of_rows(value) else value for name, value in state.items()}
+
+    def load_sampler(self, state: Mapping[str, Any]) -> None:
+        """Load a result of `sampler_state` after the records."""
+        if self.sampler is None:
+            return
+        rows, loaded = self._index.in_order()[0], dict(state)
+        for name, own in self.sampler.state_dict().items():
+            if self._is_of_rows(own):
+                loaded[name] = own.copy()
+                loaded[name][rows] = state[name]
+        self.sampler.load_state_dict(loaded)
+
+    def _is_of_rows(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray) and value.shape[:1] == (self.plan.num_rows,)
 
     def read_context(self, batch: SequenceBatch) -> None:
         """Reload the context of a sampled batch, so that it includes later changes by `write_back`."""

@@ -4,7 +4,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
@@ -26,7 +26,8 @@ from ..config.saved import read_config, saved_text
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
 from ..envs.registered import find_maker, is_maker
-from ..utils.durable_io import UNFINISHED, reading, replace_file
+from ..utils.components import own_classes
+from ..utils.durable_io import UNFINISHED, read_regular, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging.console import LOG_FILE
 from .checkpoint import (
@@ -40,6 +41,7 @@ from .checkpoint import (
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import holds_networks_alone, resolve_pretrained
 
+_MARK, _NOTE = ".made_here", ".made_here_note"
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 _BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}
@@ -180,21 +182,52 @@ def _writing(folder: Path) -> Iterator[None]:
         raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
 
 
+def mark_as_own(config: TrainConfig, folder: Path) -> None:
+    """Note that a run with classes of the user's own code was trained here, so that it needs no trust later.
+
+    The note lists the inode and the change time of a file in the folder. A copied or downloaded folder has
+    others, which its author cannot choose.
+    """
+    if isinstance(config, DreamerTrainConfig) and own_classes(config):
+        with _writing(folder):
+            (folder / _MARK).touch()
+            replace_file(folder / _NOTE, [_identity(folder / _MARK)])
+
+
+def _identity(mark: Path) -> bytes:
+    status = mark.lstat()
+    return f"{status.st_ino} {status.st_ctime_ns}".encode()
+
+
+def _require_trust(classes: Sequence[str], folder: Path, asked: str) -> None:
+    """Raise `UserError` if a run names classes and was not trained here. Their modules are not imported."""
+    note, mark = folder / _NOTE, folder / _MARK
+    if classes and not (mark.is_file() and note.is_file() and read_regular(note) == _identity(mark)):
+        modules = ", ".join(dict.fromkeys(each.partition("=")[2].partition(":")[0] for each in classes))
+        raise UserError(
+            f"{asked} was copied or downloaded, and loading it would import {modules}, because it has "
+            f"{', '.join(classes)}. Set trust=true if you trust this code."
+        )
+
+
 def load_run(
     folder: str,
     changes: Iterable[Override] = (),
     device: Device | None = None,
     fixed: Iterable[str] = FIXED,
     key: str = "run",
+    trust: bool = False,
 ) -> TrainConfig:
     """Return the configuration of the (possibly moved) run in `folder`, with some changes applied.
 
     On a device other than the run's, unsupported features (bfloat16, replay in GPU memory) are disabled.
     `key` precedes the folder in messages. Raises `UserError` without a run, or if a change is invalid or not
-    allowed.
+    allowed, or if a copied run names classes without `trust`. Its own setting `trust` is ignored.
     """
     config = _read(folder, key)
     config.run_dir = folder
+    if "trust" in config:
+        config.trust = trust
     # If a device is given, the agent only acts in this process.
     if device is not None and "engine" in config:
         config.engine = Engine.local
@@ -213,7 +246,12 @@ def load_run(
     if config.precision is Precision.bfloat16 and not is_possible:
         if all(change.key_or_group != "precision" for change in asked):
             config.precision = Precision.float32
-    return typed(config)
+    result = typed(config)
+    if isinstance(result, DreamerTrainConfig) and not result.trust:
+        typed_keys = {change.key_or_group for change in asked}
+        classes = [each for each in own_classes(result) if each.partition("=")[0] not in typed_keys]
+        _require_trust(classes, Path(folder), f"{key}={folder}" if key else folder)
+    return result
 
 
 def _single_settings(

@@ -95,7 +95,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
 
 def _require_none_was_moved(run_dir: Path) -> None:
     """Raise `UserError` if a run's checkpoints are missing, because a new start would overwrite its log."""
-    interval = load_run(str(run_dir), key="resume").training.checkpoint_interval
+    interval = load_run(str(run_dir), key="resume", trust=True).training.checkpoint_interval
     log, folder = run_dir / METRICS_FILE, run_dir / CHECKPOINTS
     if not interval or folder.exists() or not log.exists():
         return
@@ -142,6 +142,8 @@ class DividedAnew(Checkpoint):
         whole["environment"] = self._environment([state["environment"] for state in states])
         episodes = [state["episodes"] for state in states]
         whole["episodes"] = {name: self._own([each[name] for each in episodes]) for name in episodes[0]}
+        # The state of a sampler belongs to the records of one part.
+        whole["sampler"] = {}
         if self.begin:
             whole["recorder"] = {"wanted": False, "frames": None}
         return whole

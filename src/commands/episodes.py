@@ -120,7 +120,8 @@ def _show(config: ShowConfig) -> None:
 
 def _export(config: ExportConfig) -> None:
     require_new(Path(config.to))
-    run = load_run(config.run, device=Device.cpu)
+    # Only the replay is read, which needs no classes of the run.
+    run = load_run(config.run, device=Device.cpu, trust=True)
     folder = Path(config.run)
     # The first call finds the episodes of all ranks. Without a checkpoint, the second call raises the error.
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)

@@ -79,6 +79,9 @@ class EvaluateConfig:
     json: bool = False
     """Print a line of JSON even on a terminal."""
 
+    trust: bool = False
+    """Allow a copied or downloaded run to import the modules of its own classes."""
+
     def __post_init__(self) -> None:
         require_range("", self, "episodes", "max_steps", ge=1)
         require_seed(self.seed)
@@ -125,7 +128,9 @@ def evaluate_run(
         The result of `reverie-evaluate`, and the frames of the first episode.
     """
     chosen = config.checkpoint
-    run, workflow, step = loaded or orchestration.load_agent(config.run, config.device, which=chosen)
+    run, workflow, step = loaded or orchestration.load_agent(
+        config.run, config.device, which=chosen, trust=config.trust
+    )
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
     policy = config.policy if orchestration.recipe_of(run).samples_actions else PolicyMode.mode

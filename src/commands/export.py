@@ -57,6 +57,9 @@ class ExportConfig:
     video: bool = False
     """Write a video of the first episode to replay.mp4, from its image observations or rendered frames."""
 
+    trust: bool = False
+    """Allow a copied or downloaded run to import the modules of its own classes."""
+
     def __post_init__(self) -> None:
         if os.path.lexists(self.out):
             raise UserError(f"out={self.out} already exists. Set a new folder.")
@@ -85,7 +88,7 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
         device=Device.cpu,
     )
     # The run may save another checkpoint during the evaluation, so load only once.
-    loaded = load_agent(run, Device.cpu)
+    loaded = load_agent(run, Device.cpu, trust=asked.trust)
     parts = networks_of(loaded[1]).items()
     weights = save(
         {f"{part}/{name}": one.contiguous() for part, state in parts for name, one in state.items()}

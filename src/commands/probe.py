@@ -50,6 +50,9 @@ class ProbeConfig:
     device: Device = Device.auto
     """Device of the networks."""
 
+    trust: bool = False
+    """Allow a copied or downloaded run to import the modules of its own classes."""
+
     def __post_init__(self) -> None:
         require_range("", self, "episodes", ge=2)
         require_range("", self, "imagined_steps", ge=1)
@@ -62,7 +65,7 @@ class ProbeConfig:
 
 def probe_run(config: ProbeConfig) -> dict[str, Any]:
     """Return the result of `reverie-probe`."""
-    run, workflow, step = orchestration.load_agent(config.run, config.device)
+    run, workflow, step = orchestration.load_agent(config.run, config.device, trust=config.trust)
     if not isinstance(workflow, world_models.DreamerWorkflow):
         raise UserError(f"run={config.run} is a population, but the probe measures world models.")
     check_is_pong(run.env, f"run={config.run}")

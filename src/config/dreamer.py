@@ -134,6 +134,9 @@ class CollectConfig:
 class DreamerTrainConfig(TrainConfig):
     """A run of `workflow=dreamer`."""
 
+    trust: bool = False
+    """Allow a copied or downloaded run to import the modules of its own classes (docs/components.md)."""
+
     training: DreamerTraining = field(default_factory=DreamerTraining)
     model: ModelConfig = field(default_factory=ModelConfig)
     world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
@@ -196,8 +199,8 @@ class DreamerTrainConfig(TrainConfig):
 
     def _check_updates(self) -> None:
         """Raise a `UserError` for updates without a loss, or for more updates than the limit per step."""
-        of_tokens = (Objective.barlow, Objective.infonce)
-        has_losses = any(self.world_model.losses.values()) or self.world_model.objective in of_tokens
+        switched = (Objective.reconstruction, Objective.none)
+        has_losses = any(self.world_model.losses.values()) or self.world_model.objective not in switched
         if self.training.warmup_steps and not has_losses:
             raise UserError(
                 f"training.warmup_steps={self.training.warmup_steps} trains only the world model, but "

@@ -65,6 +65,7 @@ class PopulationReplay(ReplayConfig):
     store_latents: bool = field(default=False, metadata=NO_SETTING)
     cross_episodes: bool = field(default=False, metadata=NO_SETTING)
     newest_share: float = field(default=0.0, metadata=NO_SETTING)
+    sampler: str = field(default="uniform", metadata=NO_SETTING)
     latent_every: int = field(default=1, metadata=NO_SETTING)
     latent_dtype: LatentDtype = field(default=LatentDtype.float16, metadata=NO_SETTING)
 

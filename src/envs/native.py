@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..utils.errors import UserError
+from ..utils.errors import CODE_FAULTS, UserError
 from ..utils.seeding import named_seed
 from ..utils.state_files import save_state
 from ..utils.timestep import ArraySpec, EnvSpec, TimeStep
@@ -24,7 +24,7 @@ from ..utils.units import count_text
 from .backend import EnvironmentCrashed, EnvironmentFailed
 from .config import EnvConfig
 from .process_state import KeptState
-from .registered import CODE_FAULTS, failure_to_make, find_registration, is_maker
+from .registered import failure_to_make, find_registration, is_maker
 from .spaces import (
     action_bounds,
     action_spec,

@@ -1,7 +1,6 @@
 """Look up Gymnasium environments: ids and makers, their registrations, arguments and wrappers."""
 
 import copy
-import importlib
 import inspect
 import re
 import sys
@@ -17,7 +16,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
-from ..utils.errors import UserError, did_you_mean, with_place
+from ..utils.errors import CODE_FAULTS, UserError, did_you_mean, import_for, with_place
 from .config import EnvConfig, Suite
 from .process_state import KeptState
 from .suites import validate_suite
@@ -30,9 +29,6 @@ _OWN_ARGUMENTS = {
 
 _MAKERS = "python/"
 """Prefix of the ids of classes and functions that were passed to the Python API."""
-
-CODE_FAULTS = (Exception, SystemExit)
-"""Exceptions of third-party code that must not end this process."""
 
 _GIVE_IT = (
     " It is a class or function of the program that trained with it. Pass it, e.g."
@@ -47,7 +43,7 @@ def find_registration(env_id: str) -> EnvSpec:
     """Import the `module:` of `env_id` (installed or in the current folder), and return its registration."""
     module, _, name = env_id.rpartition(":")
     if module:
-        _import(module)
+        _import_for(f"env.id={env_id}", module)
     elif is_maker(env_id):
         find_maker(env_id)
     return gymnasium.spec(name)
@@ -237,24 +233,9 @@ def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseE
 
 
 def _import_for(asked: str, module: str) -> ModuleType:
-    """Import a module. If this fails, raise `UserError`, beginning with `asked`, the user's input."""
-    try:
-        return _import(module)
-    except CODE_FAULTS as error:
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise UserError(
-                f"{asked}: the module {error.name} is neither installed nor in the current "
-                f"folder. Install it, or start in the folder of {error.name}.py."
-            ) from error
-        raise UserError(f"{asked}: importing {module} failed with {with_place(error)}.") from error
-
-
-def _import(module: str) -> ModuleType:
-    if "" not in sys.path:
-        # Installed modules take precedence over the current folder.
-        sys.path.append("")
+    """See `import_for`. Restore process-wide settings that the module changes."""
     with KeptState(module, "when it was imported"):
-        return importlib.import_module(module)
+        return import_for(asked, module)
 
 
 def validate_env(config: EnvConfig) -> None:

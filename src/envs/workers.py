@@ -21,13 +21,13 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
 from ..utils.environment_variables import environment_variables
-from ..utils.errors import UserError
+from ..utils.errors import CODE_FAULTS, UserError
 from ..utils.parent import end_even_if_stuck
 from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
 from .backend import EnvironmentFailed
 from .config import EnvConfig
-from .registered import CODE_FAULTS, failure_to_make, require_no_statistics, wrapped
+from .registered import failure_to_make, require_no_statistics, wrapped
 from .spaces import (
     action_spec,
     as_array,

@@ -12,6 +12,7 @@ from .distributions import unimix_log_probs as unimix_log_probs
 from .encoder import Encoder as Encoder
 from .heads import Actor as Actor
 from .heads import ContinueHead as ContinueHead
+from .heads import Reinforce as Reinforce
 from .heads import TwoHotHead as TwoHotHead
 from .layers import converted_weights as converted_weights
 from .layers import meta_stands_for as meta_stands_for

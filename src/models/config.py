@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 
+from ..utils.components import check_part
 from ..utils.errors import UserError, require_range
 
 LARGEST_SIZE, MOST_LAYERS = 100_000, 100
@@ -68,6 +69,18 @@ class ModelConfig:
     critic_layers: int = 3
     """Hidden layers of the critic."""
 
+    encoder: str = "default"
+    """Class of the encoder: `default`, or `module:Class` of your own (docs/components.md)."""
+
+    decoder: str = "default"
+    """Class of the decoder: `default`, or `module:Class`."""
+
+    reward_head: str = "two_hot"
+    """Class of the reward head: `two_hot`, or `module:Class`."""
+
+    value_head: str = "two_hot"
+    """Class of the critic: `two_hot`, or `module:Class`."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.type is int:
@@ -75,6 +88,8 @@ class ModelConfig:
                 most = MOST_LAYERS if field.name.endswith("_layers") else LARGEST_SIZE
                 require_range("model", self, field.name, le=most)
         require_range("model", self, "latent_unimix", ge=0, lt=1)
+        for name in ("encoder", "decoder", "reward_head", "value_head"):
+            check_part(f"model.{name}", getattr(self, name))
         if self.classes > 256:
             raise UserError(f"model.classes must be at most 256 (one byte per latent), got {self.classes}.")
         if self.deter % self.blocks:

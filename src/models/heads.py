@@ -109,6 +109,20 @@ class ContinueHead(nn.Module):
         return F.binary_cross_entropy_with_logits(logit, (1.0 - is_terminal) * discount, reduction="none")
 
 
+class Reinforce(nn.Module):
+    """Policy gradient with an entropy bonus: -(log pi(a) advantage + scale entropy)."""
+
+    def forward(
+        self,
+        log_prob: Float[Tensor, "n horizon"],
+        entropy: Float[Tensor, "n horizon"],
+        advantage: Float[Tensor, "n horizon"],
+        entropy_scale: float | Tensor,
+    ) -> Float[Tensor, "n horizon"]:
+        """Return the loss of each imagined action."""
+        return -(log_prob * advantage + entropy_scale * entropy)
+
+
 class Actor(nn.Module):
     """The policy: a bounded normal for continuous actions, or a categorical for discrete actions.
 

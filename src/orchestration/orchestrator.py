@@ -18,6 +18,7 @@ from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
 from ..memory.guard import RunGuard
 from ..memory.snapshots import SnapshotRecorder
+from ..utils.components import make_part
 from ..utils.metrics import PhaseTimer
 from ..utils.ranks import ALONE, Ranks
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
@@ -201,6 +202,7 @@ def build_replay(
     replay = EpisodeReplayBuffer(
         request, generator=generator, device=config.device.value, directory=directory
     )
+    replay.sampler = make_part("buffer.sampler", config.buffer.sampler, replay.plan.num_rows)
     if config.buffer.prefill and not list_checkpoints(run_dir):
         from ..episodes import prefill
 

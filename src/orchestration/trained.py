@@ -38,14 +38,15 @@ def load_agent(
     env: tuple[Suite, str | None] | None = None,
     key: str = "run",
     which: WhichCheckpoint = WhichCheckpoint.newest,
+    trust: bool = False,
 ) -> tuple[TrainConfig, Agent, int | None]:
     """Return the configuration, agent and step from a checkpoint of a run or from `pretrained:<name>`.
 
     `env` is a suite and a Gymnasium id that replace the run's environment. `key` is the name of the user's
-    setting for `name`, for messages, or "" for calls from Python.
+    setting for `name`, for messages, or "" for calls from Python. See `load_run` for `trust`.
     """
     folder = Path(resolve_pretrained(name))
-    run = load_run(str(folder), device=device, key=key)
+    run = load_run(str(folder), device=device, key=key, trust=trust)
     # The agent is not trained, so compilation would not pay off.
     run.compile = Compile.none
     checkpoint, only_best = None, which is WhichCheckpoint.best

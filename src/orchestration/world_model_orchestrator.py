@@ -207,6 +207,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             with self.watch("update"):
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
+                if updated.window_losses is not None and updated.finite:
+                    replay.learned(batch.positions, updated.window_losses)
             self.updates += 1
             self._has_learned |= joint
             if self.nonfinite.has_too_many:
@@ -241,6 +243,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             "episodes": self.tracker.state_dict(),
             "nonfinite": self.nonfinite.state_dict(),
             **ChainMap(*(instrument.state_dict() for instrument in self.instruments)),
+            "sampler": self.parts.replay.sampler_state(),
             "recent": self.reports.recent_state(),
             "means": self.means.state_dict(),
             "global_generators": global_state(),
@@ -265,11 +268,15 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self.reports.load_recent(state.get("recent", {}))
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
+            # A checkpoint of another number of ranks has no sampler, so its weights start over.
+            if state.get("sampler"):
+                self.parts.replay.load_sampler(state["sampler"])
 
     def held_objects(self) -> dict[str, Any]:
         """See `Orchestrator.held_objects`."""
         held = ChainMap(*(instrument.held for instrument in self.instruments))
-        return {"batch": self.feed.sampled, "metrics": self.means, **held}
+        sampler = {"sampler": found} if (found := self.parts.replay.sampler) else {}
+        return {"batch": self.feed.sampled, "metrics": self.means, **sampler, **held}
 
     def save_if_possible(self) -> None:
         """Save a checkpoint, unless this is before the first time step and the state is unchanged."""

@@ -46,7 +46,7 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
 def _of_folder(run_dir: Path) -> dict[str, str]:
     """Return the hashes of a run, or of one rank's part of a run."""
     # With an explicit device, the CPU can also load a replay that was stored on a GPU.
-    config, checkpoint = load_run(str(run_dir), device=Device.cpu), latest_checkpoint(run_dir)
+    config, checkpoint = load_run(str(run_dir), device=Device.cpu, trust=True), latest_checkpoint(run_dir)
     if isinstance(config, DreamerTrainConfig):
         config = share_of(config, checkpoint.state().get(RANKS_KEY, 1))
     replay, _ = replay_of(checkpoint, config, run_dir)

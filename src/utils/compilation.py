@@ -59,7 +59,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:
                 is_possible = False
                 if not _was_stopped(error):
-                    name, reason = function.__name__, first_line(error)
+                    name, reason = function.__qualname__, first_line(error)
                     _LOG.warning("torch.compile failed for %s, falling back to eager: %s", name, reason)
         return function(*args)
 

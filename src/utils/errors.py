@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import errno
+import importlib
 import math
 import numbers
 import os
@@ -13,6 +14,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import fields
 from enum import EnumType
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
@@ -23,6 +25,8 @@ _NO_MEMORY = ("annot allocate memory", "failed to map segment", "bad_alloc")
 # may raise any error, e.g. a SyntaxError, so a lower limit is refused before the first import.
 _LEAST_ADDRESS_BYTES = 800 * 2**20
 _SYNONYMS = {"gpu": "cuda"}
+CODE_FAULTS = (Exception, SystemExit)
+"""Exceptions of third-party code that must not end this process."""
 
 
 class UserError(ValueError):
@@ -58,6 +62,26 @@ def with_place(error: BaseException) -> str:
     is_placed = frames and not isinstance(error, SyntaxError)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
     return f"{type(error).__name__}: {error}{place}"
+
+
+def import_for(asked: str, module: str) -> ModuleType:
+    """Import a module, installed or in the current folder.
+
+    Raises:
+        UserError: If this fails. The message begins with `asked`, the user's input.
+    """
+    if "" not in sys.path:
+        # Installed modules take precedence over the current folder.
+        sys.path.append("")
+    try:
+        return importlib.import_module(module)
+    except CODE_FAULTS as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{asked}: the module {error.name} is neither installed nor in the current "
+                f"folder. Install it, or start in the folder of {error.name}.py."
+            ) from error
+        raise UserError(f"{asked}: importing {module} failed with {with_place(error)}.") from error
 
 
 class _Output:

@@ -44,6 +44,9 @@ class UpdateOutput:
 
     gradient_names: tuple[str, ...]
 
+    window_losses: Tensor | None = None
+    """Loss of the world model in each window (B,), for samplers that need it."""
+
 
 class EvalPolicy(Protocol):
     """A policy for evaluation, independent of the training state."""

@@ -22,7 +22,8 @@ def test_compiled_steps_do_as_the_written_ones_and_what_cannot_be_compiled_runs_
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    for name in ("observe_step", "imagine_step", "predict", "choose", "forward", "policy_on_tensors"):
+    steps = ("RSSM.observe_step", "RSSM.imagine_step", "WorldModel.predict", "Actor.choose", "Actor.forward")
+    for name in (*steps, "DreamerWorkflow.policy_on_tensors"):
         assert ended.stderr.count(f"torch.compile failed for {name}, falling back to eager: ") == 1
 
 

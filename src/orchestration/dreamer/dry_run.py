@@ -7,7 +7,7 @@ training updates while every storage is counted from creation to release.
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ from ...config.schema import Device, Precision
 from ...models import meta_stands_for
 from ...planning.recipe import GRADIENTS, DryRun, Labels
 from ...planning.torch_modes import DeviceForward, LiveBytes, MetaShapes
+from ...utils.components import own_classes
+from ...utils.errors import CODE_FAULTS, UserError, with_place
 from ...utils.ranks import Ranks
 from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
@@ -95,15 +97,31 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec, size: int = 1) -> DryRun:
     shapes = (
         (config.model, config.world_model, config.controller, config.device, config.precision),
         (training.batch_size, training.sequence_length, training.warmup_steps > 0, size),
-        (buffer.store_latents, buffer.latent_dtype, spec.observation, spec.action, spec.num_envs),
+        (
+            buffer.store_latents,
+            buffer.latent_dtype,
+            buffer.sampler,
+            spec.observation,
+            spec.action,
+            spec.num_envs,
+        ),
     )
     key = repr(shapes)
     if key not in _REMEMBERED:
+        own = own_classes(config)
         windows = max(_LEAST_WINDOWS, _MOST_STEPS // (2 * training.sequence_length))
         is_large = config.device is Device.cpu and training.batch_size > 2 * windows
-        _REMEMBERED[key] = (
-            _extrapolate(config, spec, size, windows) if is_large else _rehearse(config, spec, size)
-        )
+        try:
+            _REMEMBERED[key] = (
+                _extrapolate(config, spec, size, windows) if is_large else _rehearse(config, spec, size)
+            )
+        except CODE_FAULTS as error:
+            if not own or isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"{', '.join(own)}: an update on torch's meta device, which plans memory, failed with "
+                f"{with_place(error)}. Use only operators of torch, with shapes that do not depend on values."
+            ) from error
     return _REMEMBERED[key]
 
 
@@ -211,7 +229,8 @@ def replay_spec(config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
 
 def workflow_config(config: DreamerTrainConfig) -> DreamerConfig:
     """Return the sections of the run's configuration that Dreamer uses."""
-    return DreamerConfig(**{field.name: getattr(config, field.name) for field in fields(DreamerConfig)})
+    sections = {name: getattr(config, name) for name in ("model", "world_model", "controller", "optimizer")}
+    return DreamerConfig(**sections, has_window_losses=config.buffer.sampler != "uniform")
 
 
 def autocast_dtype(config: DreamerTrainConfig) -> torch.dtype:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from ...buffers import plan_unchecked
 from ...checkpoints.checkpoint import list_checkpoints
 from ...checkpoints.shards import folder_of_run
 from ...checkpoints.weights import load_weights, networks_of
@@ -19,6 +20,7 @@ from ...planning import GPU, HOST, Row, Written, constants
 from ...planning.recipe import DryRun
 from ...planning.resources import Basis
 from ...planning.suggestions import halves
+from ...utils.components import make_part
 from ...utils.errors import UserError
 from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import EnvSpec
@@ -167,13 +169,16 @@ class DreamerRecipe:
         return config.env.num_envs * (config.training.sequence_length + 1)
 
     def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
-        """Return the plan's rows for collectors and a local Ray cluster."""
-        count = config.collect.collectors
+        """Return the plan's rows for a sampler, collectors and a local Ray cluster."""
+        count, num_rows = config.collect.collectors, plan_unchecked(replay_spec(config, env)).num_rows
+        sampler = make_part("buffer.sampler", config.buffer.sampler, num_rows)
+        state = sampler.state_dict().values() if sampler is not None else ()
+        own = [Row("sampler of the replay", sum(getattr(value, "nbytes", 0) for value in state))]
         if not count:
-            return []
+            return own
         from .collectors import object_store_mib, parcel_bytes
 
-        rows = [Row("parcel of a collector", parcel_bytes(config, env))]
+        rows = [*own, Row("parcel of a collector", parcel_bytes(config, env))]
         if config.collect.address is None:
             # A collector briefly creates a complete agent.
             networks = self.dry_run(config, env).state

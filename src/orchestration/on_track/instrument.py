@@ -239,7 +239,7 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
     """Return the settings that may explain why a run of Pong is behind all reference runs."""
     skip, ratio = config.env.action_repeat, config.training.train_ratio
     model = config.world_model
-    is_taught = model.objective is Objective.reconstruction
+    is_taught = model.objective == Objective.reconstruction
     rate, own = config.optimizer.of("actor").learning_rate, config.optimizer.actor_learning_rate is not None
     name = f"optimizer.{'actor_' if own else ''}learning_rate"
     causes = {
@@ -251,7 +251,7 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
         "world_model.losses.decoder=false: no loss makes the model encode the ball": is_taught
         and not model.losses["decoder"],
         "world_model.objective=none: no loss makes the model encode the ball": model.objective
-        is Objective.none,
+        == Objective.none,
         f"{name}={rate:g}: the policy may lose its entropy before the model encodes the ball (preset: 3e-4 "
         "for the actor)": rate > 3e-4,
     }

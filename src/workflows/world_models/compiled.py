@@ -121,12 +121,14 @@ class CUDAGraphUpdate:
             finite=kept["finite"],
             gradient_norms=kept["norms"],
             gradient_names=gradient_names,
+            window_losses=results.get("window_losses"),
         )
 
     def _on_tensors(self, tensors: Tensors) -> Tensors:
         output = self._update(batch_of(tensors))
         self._names = (tuple(output.metrics), output.gradient_names)
-        return {
+        found = {} if output.window_losses is None else {"window_losses": output.window_losses}
+        return found | {
             "metrics": torch.stack([value.float() for value in output.metrics.values()]),
             "deter": output.deter,
             "stoch": output.stoch,

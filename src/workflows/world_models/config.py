@@ -1,8 +1,9 @@
 """Settings of Dreamer's two learners, the world model and the controller."""
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 
+from ...utils.components import check_part
 from ...utils.errors import UserError, did_you_mean, require_range, take_choices
 
 LOSS_SWITCHES = ("decoder", "reward", "continue", "kl")
@@ -25,7 +26,7 @@ class KLConfig:
         require_range("world_model.kl", self, "dynamics_scale", "representation_scale", "free_nats", ge=0)
 
 
-class Objective(Enum):
+class Objective(StrEnum):
     """Representation objective: how the states learn to encode observations."""
 
     reconstruction = "reconstruction"
@@ -77,8 +78,9 @@ class BarlowConfig:
 class WorldModelConfig:
     """Settings of the world model's losses."""
 
-    objective: Objective = Objective.reconstruction
-    """Representation objective: how the states learn to encode observations."""
+    objective: str = Objective.reconstruction
+    """Representation objective: reconstruction, barlow, infonce, none, or `module:Class` of your own
+    (docs/components.md). It determines how the states learn to encode observations."""
 
     decoder: DecoderUse = DecoderUse.auto
     """Which parameters the decoder's loss trains."""
@@ -101,6 +103,7 @@ class WorldModelConfig:
 
     def __post_init__(self) -> None:
         take_choices("world_model", self)
+        check_part("world_model.objective", self.objective)
         for name in self.losses:
             if name not in LOSS_SWITCHES:
                 raise UserError(
@@ -108,7 +111,7 @@ class WorldModelConfig:
                     + did_you_mean(name, LOSS_SWITCHES)
                 )
         require_range("world_model", self, "decoder_scale", ge=0)
-        if self.objective is Objective.reconstruction and self.decoder_use is not DecoderUse.joint:
+        if self.objective == Objective.reconstruction and self.decoder_use is not DecoderUse.joint:
             raise UserError(
                 f"world_model.decoder={self.decoder_use.value} does not train the world model, which "
                 "world_model.objective=reconstruction needs. Set the objective to barlow, infonce or none."
@@ -125,7 +128,7 @@ class WorldModelConfig:
         """The `decoder` setting, with `auto` resolved."""
         if self.decoder is not DecoderUse.auto:
             return self.decoder
-        return DecoderUse.joint if self.objective is Objective.reconstruction else DecoderUse.detached
+        return DecoderUse.joint if self.objective == Objective.reconstruction else DecoderUse.detached
 
 
 @dataclass(kw_only=True, slots=True)
@@ -162,6 +165,9 @@ class ControllerConfig:
     slow_critic_scale: float = 1.0
     """Weight of the critic's regression to the slow critic."""
 
+    actor_loss: str = "reinforce"
+    """Loss of the policy: `reinforce`, or `module:Class` of your own (docs/components.md)."""
+
     replay_value_scale: float = 0.3
     """Weight of the critic's loss on replayed states."""
 
@@ -176,6 +182,7 @@ class ControllerConfig:
 
     def __post_init__(self) -> None:
         require_range("controller", self, "horizon", ge=1, le=1000)
+        check_part("controller.actor_loss", self.actor_loss)
         require_range("controller", self, "imagine_last", ge=0)
         # A replayed state's return is computed from the steps after it, so a single state has no return.
         if self.imagine_last == 1:

@@ -13,11 +13,13 @@ from ...models import (
     ModelConfig,
     Noise,
     Policy,
+    Reinforce,
     ReturnNormalizer,
     TwoHotHead,
     converted_weights,
     lambda_return,
 )
+from ...utils.components import make_part
 from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import ActionSpec
 from .config import ControllerConfig
@@ -86,8 +88,10 @@ class Controller(nn.Module):
         super().__init__()
         self.config, self.ranks = config, ranks
         self.actor = Actor(feature_size, action, config.actor_unimix, model)
-        self.critic = TwoHotHead(feature_size, model.critic_layers, model)
+        critic = model.value_head, feature_size, model.critic_layers, model
+        self.critic: TwoHotHead = make_part("model.value_head", *critic)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.actor_loss: Reinforce = make_part("controller.actor_loss", config.actor_loss)
         self.normalizer = ReturnNormalizer(config.return_rate, config.return_low, config.return_high)
 
     def losses(
@@ -117,9 +121,8 @@ class Controller(nn.Module):
         advantage = (returns - value[:, :-1]) / self.normalizer.scale()
         entropy = imagined.policy.entropy().t()
         log_prob = imagined.policy.log_prob(imagined.action).t()
-        score = log_prob * advantage + entropy_scale * entropy
         losses = {
-            "policy": -weight * score,
+            "policy": weight * self.actor_loss(log_prob, entropy, advantage, entropy_scale),
             "value": weight * self._critic_loss(logits[:-1], imagined.feature[:-1], returns.t()).t(),
             "replay_value": self._replay_value_loss(returns[:, 0], replayed, steps),
         }

@@ -34,6 +34,9 @@ class DreamerConfig:
     controller: ControllerConfig
     optimizer: OptimizerConfig
 
+    has_window_losses: bool = False
+    """Whether updates return `UpdateOutput.window_losses`."""
+
 
 class DreamerWorkflow:
     """DreamerV3 on one device.
@@ -278,6 +281,9 @@ class DreamerWorkflow:
         total.backward()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
         metrics["loss/total"] = total.detach()
+        window_losses = None
+        if self.config.has_window_losses:
+            window_losses = self._window_losses(losses, observed.posterior.deter.shape[:2])
         deter, stoch = _stored(observed.posterior)
         # The graph keeps the inputs of the scan, which the optimizers do not need.
         del losses, total, observed
@@ -296,7 +302,13 @@ class DreamerWorkflow:
         for average, before in averages.items():
             average.copy_(torch.where(finite, average, before))
         names = tuple(name for part in parts for name in self._names[part])
-        return UpdateOutput(metrics, deter, stoch, finite, norms, names)
+        return UpdateOutput(metrics, deter, stoch, finite, norms, names, window_losses)
+
+    def _window_losses(self, losses: dict[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the sum of the losses that have a value for each trained step, as means of windows (B,)."""
+        scales = self.world_model.scales()
+        of_steps = {name: loss.detach().mean(1) for name, loss in losses.items() if loss.shape == shape}
+        return torch.stack([scales.get(name, 1.0) * means for name, means in of_steps.items()]).sum(0)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.autocast_dtype == torch.float32:

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...buffers import SequenceBatch
 from ...models.layers import truncated_normal_
 from ...utils.ranks import ALONE, Ranks
 from .config import BarlowConfig, Objective, WorldModelConfig
@@ -32,7 +33,10 @@ class TokenPrediction(nn.Module):
         self.register_buffer("projection", projection)
 
     def loss(
-        self, feature: Float[Tensor, "*batch feature"], tokens: Float[Tensor, "*batch tokens"]
+        self,
+        feature: Float[Tensor, "*batch feature"],
+        tokens: Float[Tensor, "*batch tokens"],
+        steps: SequenceBatch | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         """Return the loss and metrics. Barlow's loss sums over token pairs, InfoNCE's is a mean in nats."""
         # Autocast does not affect float64. Half precision would be too coarse for the statistics.
@@ -41,7 +45,7 @@ class TokenPrediction(nn.Module):
         if self.projection is not None:
             target = target @ self.projection.double().t()
         predicted, target = self.ranks.gather(predicted), self.ranks.gather(target)
-        if self.objective is Objective.infonce:
+        if self.objective == Objective.infonce:
             return info_nce(predicted, target).float(), {}
         loss, alive = barlow(predicted, target, self.barlow)
         return loss.float(), {"dead_tokens": 1.0 - alive.float().mean()}

@@ -20,9 +20,10 @@ from ...models import (
     categorical_kl,
     unimix_log_probs,
 )
+from ...utils.components import make_part
 from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import EnvSpec
-from .config import DecoderUse, Objective, WorldModelConfig
+from .config import DecoderUse, WorldModelConfig
 from .objectives import Harmony, TokenPrediction
 
 # Number of observed steps before the open-loop prediction, as in the reference code's report.
@@ -58,15 +59,17 @@ class WorldModel(nn.Module):
         self.config, self.discount, self.ranks = config, discount, ranks
         self.keys = list(env.observation)
         self.feature_size = model.deter + model.stoch * model.classes
-        self.encoder = Encoder(env.observation, model)
+        self.encoder: Encoder = make_part("model.encoder", model.encoder, env.observation, model)
         self.rssm = RSSM(env.action.size, self.encoder.size, model)
-        is_off = config.decoder_use is DecoderUse.off
-        self.decoder = None if is_off else Decoder(env.observation, model)
-        self.reward = TwoHotHead(self.feature_size, model.reward_layers, model)
+        self.decoder: Decoder | None = None
+        if config.decoder_use is not DecoderUse.off:
+            self.decoder = make_part("model.decoder", model.decoder, env.observation, model)
+        reward = model.reward_head, self.feature_size, model.reward_layers, model
+        self.reward: TwoHotHead = make_part("model.reward_head", *reward)
         self.continuation = ContinueHead(self.feature_size, model)
-        has_tokens = config.objective in (Objective.barlow, Objective.infonce)
-        self.prediction = (
-            TokenPrediction(self.feature_size, self.encoder.size, config, ranks) if has_tokens else None
+        sizes = self.feature_size, self.encoder.size
+        self.prediction: TokenPrediction | None = make_part(
+            "world_model.objective", config.objective, *sizes, config, ranks
         )
         self.harmony = Harmony() if config.harmony else None
 
@@ -123,8 +126,8 @@ class WorldModel(nn.Module):
             losses["dynamics"] = kl.clamp(min=free)
             losses["representation"] = categorical_kl(posterior, prior.detach()).clamp(min=free)
         if self.prediction is not None:
-            name = self.config.objective.value
-            losses[name], found = self.prediction.loss(feature, tokens)
+            name = self.config.objective.rpartition(":")[2]
+            losses[name], found = self.prediction.loss(feature, tokens, steps)
             metrics |= found
         if self.decoder is not None and switches["decoder"]:
             state, truth, weight = observed.posterior, steps.observation, 1.0
@@ -143,8 +146,8 @@ class WorldModel(nn.Module):
             metrics |= {f"harmony/{group}": s.detach().exp() for group, s in sigmas}
         return losses, metrics
 
-    def weighted(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the mean losses by name, scaled and balanced by `harmony`, except for the controller's."""
+    def scales(self) -> dict[str, float]:
+        """Return the weights of losses by name, before `harmony` balances them. All others have weight 1."""
         kl = self.config.kl
         scales = {
             "dynamics": kl.dynamics_scale,
@@ -157,6 +160,11 @@ class WorldModel(nn.Module):
             scales |= {name: scales[name] / both for name in ("dynamics", "representation")}
         else:
             scales |= {f"decoder/{key}": self.config.decoder_scale for key in self.keys}
+        return scales
+
+    def weighted(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the mean losses by name, scaled and balanced by `harmony`, except for the controller's."""
+        scales = self.scales()
         terms = {name: scales.get(name, 1.0) * mean for name, mean in means.items()}
         return terms if self.harmony is None else self.harmony(terms)
 

@@ -54,6 +54,9 @@ class PlayConfig:
     open: bool = True
     """Open the page in this machine's browser, unless over SSH."""
 
+    trust: bool = False
+    """Allow a copied or downloaded run to import the modules of its own classes."""
+
     def __post_init__(self) -> None:
         require_range("", self, "port", ge=0, le=65535)
         require_range("", self, "horizon", ge=1, le=LONGEST_DREAM)
@@ -63,7 +66,7 @@ class PlayConfig:
 def play(config: PlayConfig) -> None:
     """Serve the page until Ctrl-C raises KeyboardInterrupt."""
     print(f"loading {config.run}", flush=True)
-    run, agent, step = load_agent(config.run, config.device)
+    run, agent, step = load_agent(config.run, config.device, trust=config.trust)
     workflow, image = dreamer_with_pictures(agent, f"run={config.run}")
     names = action_names(run.env, len(choices_of(workflow.env.action)))
     facts = {"run": config.run, "environment": workflow.env.name, "trained_steps": step, "seed": config.seed}
