@@ -207,7 +207,7 @@ def test_a_copied_run_needs_trust_before_its_module_is_imported(
     assert not Path("imported").exists()
     shutil.copy(ROOT / "examples" / "patch_encoder.py", tmp_path)
     assert reverie.load("copied", trust=True).step == 120
-    resume(copied, "training.total_timesteps=160", "trust=true")
+    reverie.train(resume="copied", total_timesteps=160, trust=True)
     # From now on, it is a run of this user.
     copied.rename("moved")
     assert reverie.load("moved").step == 160
