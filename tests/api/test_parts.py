@@ -95,7 +95,7 @@ MISTAKES = {
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder with the modules of the examples."""
     for name in ("patch_encoder", "curious_replay", "next_tokens"):
-        shutil.copy(ROOT / "examples" / f"{name}.py", tmp_path)
+        shutil.copy(ROOT / "examples" / "components" / f"{name}.py", tmp_path)
     (tmp_path / "other_parts.py").write_text(OTHERS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -107,7 +107,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_example_is_on_the_page_and_has_thirty_lines() -> None:
     shown = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for setting in (ENCODER, SAMPLER, OBJECTIVE):
-        text = (ROOT / "examples" / f"{setting.partition('=')[2].partition(':')[0]}.py").read_text()
+        module = setting.partition("=")[2].partition(":")[0]
+        text = (ROOT / "examples" / "components" / f"{module}.py").read_text()
         assert text in shown and setting in text
         assert len([line for line in text.splitlines() if line.strip()]) <= 30
 
@@ -205,7 +206,7 @@ def test_a_copied_run_needs_trust_before_its_module_is_imported(
     with pytest.raises(UserError, match="Set trust=true if you trust this code"):
         reverie.load("copied")
     assert not Path("imported").exists()
-    shutil.copy(ROOT / "examples" / "patch_encoder.py", tmp_path)
+    shutil.copy(ROOT / "examples" / "components" / "patch_encoder.py", tmp_path)
     assert reverie.load("copied", trust=True).step == 120
     reverie.train(resume="copied", total_timesteps=160, trust=True)
     # From now on, it is a run of this user.

@@ -408,6 +408,7 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
             "video=null",
             "device=auto",
             "json=false",
+            "trust=false",
         )
     ]
     told = dict(lines)
