@@ -24,13 +24,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # No notices of newer versions, because constraints.txt decides.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help install train first test test-slow test-runs test-heapwatch gpu bench bench-peers lint format doctor docs docs-figures clean
+.PHONY: help install train first test test-slow test-runs test-heapwatch test-export gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
 	@echo "make train         record a video of the bundled agent, then train on Atari Pong (options: EXPERIMENT=dreamer_catch, ARGS=...). Repeat the command to resume"
 	@echo "make first         train on Catch (10 minutes on a CPU) and write experiments/first/report.html. Repeat the command to resume"
 	@echo "make test          run the tests of all parts, without a GPU, in minutes"
-	@echo "make test-slow     test whole runs, kills, leaks, ranks, compilers and heapwatch"
+	@echo "make test-slow     test whole runs, kills, leaks, ranks, compilers, heapwatch and ONNX files"
 	@echo "make gpu           run the tests that need a CUDA device"
 	@echo "make bench         measure speed and memory, compared with limits and installed peers"
 	@echo "make bench-peers   install the peers of make bench in separate environments"
@@ -51,9 +51,9 @@ $(CORE): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
 	@$(INSTALL) -e packages/heapwatch -e .
 	@touch $@
 
-$(READY): $(CORE)
+$(READY): $(CORE) packages/reverie-export/pyproject.toml
 	@echo "installing the tests' packages into .venv"
-	@$(INSTALL) -e packages/reverie-play -e '.[dev]'
+	@$(INSTALL) -e packages/reverie-play -e 'packages/reverie-export[run]' -e '.[dev]'
 	@touch $@
 
 $(SITE_READY): $(CORE)
@@ -64,8 +64,8 @@ $(SITE_READY): $(CORE)
 # One installation is faster than three. The other targets then reuse it.
 install:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing Reverie, heapwatch and the packages of tests and site into .venv"
-	@$(INSTALL) -e packages/heapwatch -e packages/reverie-play -e '.[dev,docs]'
+	@echo "installing Reverie, its packages, and those of tests and site into .venv"
+	@$(INSTALL) -e packages/heapwatch -e packages/reverie-play -e 'packages/reverie-export[run]' -e '.[dev,docs]'
 	@touch $(CORE) $(READY) $(SITE_READY)
 
 # The bundled agent plays once before training. If that fails, training starts anyway. Repeating the command continues
@@ -86,8 +86,8 @@ first: $(CORE)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal $(ARGS)
 
-# `make -j2 test-slow` runs both at the same time.
-test-slow: test-runs test-heapwatch
+# `make -j3 test-slow` runs all three at the same time.
+test-slow: test-runs test-heapwatch test-export
 
 # pytest exits with 5 if ARGS select no test.
 test-runs: $(READY)
@@ -95,6 +95,9 @@ test-runs: $(READY)
 
 test-heapwatch: $(READY)
 	cd packages/heapwatch && ../../$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
+
+test-export: $(READY)
+	cd packages/reverie-export && ../../$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -19,7 +19,7 @@ from reverie.utils.errors import FlagParser, exit_on_user_error
 
 ROOT = Path(__file__).parents[1]
 FEWEST_WORDS = 4
-QUOTING = ("tests/", "packages/heapwatch/tests/", "scripts/check_prose.py")
+QUOTING = ("tests/", "packages/heapwatch/tests/", "packages/reverie-export/tests/", "scripts/check_prose.py")
 MOST_CHARACTERS = 72
 # A space in a pattern also matches a line break.
 PATTERNS = {

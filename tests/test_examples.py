@@ -7,8 +7,10 @@ from pathlib import Path
 import jupytext
 import numpy as np
 import pytest
+from reverie_export import export_onnx
 from safetensors.torch import load_file
 
+import reverie
 from reverie.episodes import find_action, find_episodes
 from reverie.utils.timestep import ActionSpec
 
@@ -26,6 +28,7 @@ SHOWN = {
     "seeker.py 60": r"ready to train\n(?s:.*)trained for 60 steps> moves its levers \[[012] [012]\]",
     "catch_tensors.py 60 2": r"CatchTensors-v0, trained for 60 steps>, mean return [+-]\d\.\d\d, ",
     "dream_ahead.py 5": r"after 0, 3, \.\.\. 15 steps; mean error 0\.\d\d of 255",
+    "onnx_runner.py agent.onnx CartPole-v1 2": r"^episode 1: return \d+\nepisode 2: return \d+\n$",
     "replay_buffer.py 10": r"0\.8 MB(?s:.*)episode 10: return \d+, \d+ records",
     "find_a_leak.py": r"leak after \d+ steps",
     "convert_dreamerv3_torch.py train_eps mine": r"wrote 2 episodes to mine, actions: one of 3",
@@ -80,6 +83,8 @@ def test_each_example_is_short_and_listed() -> None:
 def test_an_example_runs(line: str, tmp_path: Path, server: Server) -> None:
     script, *arguments = line.split()
     save_episodes(tmp_path / "train_eps")
+    if "agent.onnx" in arguments:
+        export_onnx(reverie.load("pretrained:cartpole", device="cpu"), tmp_path / "agent.onnx")
     assert re.search(SHOWN[line], shown_by(server, [str(EXAMPLES / script), *arguments], tmp_path))
 
 

@@ -38,7 +38,7 @@ ALLOWED = {
     # Runs the user's program, like `python`.
     f"{HEAPWATCH}/watch/command.py": ["runpy", "exec", "compile"],
 }
-FOLDERS = ("src", "packages/heapwatch/src", "scripts", "docs")
+FOLDERS = ("src", "packages/heapwatch/src", "packages/reverie-export/src", "scripts", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 

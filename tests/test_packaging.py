@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import reverie_export
 
 import reverie
 
@@ -45,9 +46,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 @pytest.fixture(scope="module")
 def heapwatch_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the heapwatch wheel in a copy."""
-    copy = tmp_path_factory.mktemp("heapwatch")
-    shutil.copytree(ROOT / "packages" / "heapwatch", copy, dirs_exist_ok=True)
+    return build_wheel("heapwatch", tmp_path_factory.mktemp("heapwatch"))
+
+
+def build_wheel(package: str, copy: Path) -> Path:
+    """Build the wheel of one of `packages` in a copy."""
+    shutil.copytree(ROOT / "packages" / package, copy, dirs_exist_ok=True)
     command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", str(copy)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,6 +86,13 @@ def test_both_wheels_install_from_a_folder_and_reverie_uses_heapwatch(
     assert {name for name in names if ".dist-info/" not in name} == relative_files(
         source, "*.py", "*.html", "*.toml", "py.typed"
     )
+
+
+def test_the_wheel_of_reverie_export_has_its_modules_and_version(tmp_path: Path) -> None:
+    wheel = build_wheel("reverie-export", tmp_path)
+    assert wheel.name == f"reverie_export-{reverie_export.__version__}-py3-none-any.whl"
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == relative_files(ROOT / "packages" / "reverie-export" / "src", "*.py", "py.typed")
 
 
 TRAIN = "import sys; from reverie.commands.entry import train; sys.argv.append('device=cpu')"

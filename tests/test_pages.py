@@ -11,6 +11,7 @@ import pytest
 import yaml
 from heapwatch.snapshots import command as snapshots
 from heapwatch.watch.command import options
+from reverie_export.command import OnnxConfig
 
 from benchmarks import compression
 from benchmarks.chaos import ChaosConfig
@@ -33,7 +34,7 @@ MADE = (
     *(f"notebooks/{path.stem}.md" for path in ROOT.glob("examples/notebooks/*.ipynb")),
 )
 # These are tested with the features they describe.
-OTHERS = ("api.md", "find_a_leak.md", "your_data.md", "your_environment.md")
+OTHERS = ("api.md", "find_a_leak.md", "robot.md", "your_data.md", "your_environment.md")
 SCRIPTS = {
     "plan_memory": "plan",
     "certify_memory": "certify",
@@ -113,6 +114,11 @@ def check_episodes(arguments: list[str]) -> None:
     own_settings(schemas[word], rest, "test", "")
 
 
+def check_export(arguments: list[str]) -> None:
+    has_format = any(each.startswith("format=") for each in arguments)
+    own_settings(OnnxConfig if has_format else export.ExportConfig, arguments, "test", "")
+
+
 CHECKS: dict[str, Callable[[list[str]], object]] = {
     "train": compose,
     "plan": with_own(plan.PlanConfig, "plan."),
@@ -122,7 +128,7 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "benchmark": with_own(BenchConfig, "bench."),
     "evaluate": alone(evaluate.EvaluateConfig),
     "probe": alone(probe.ProbeConfig),
-    "export": alone(export.ExportConfig),
+    "export": check_export,
     "plot": plot._parse,
     "play": alone(play.PlayConfig),
     "collect": alone(collect.CollectorsConfig),

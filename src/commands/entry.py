@@ -87,5 +87,10 @@ doctor = command(".doctor")
 episodes = command(".episodes")
 play = command("reverie_play.command")
 plot = command(".plot")
-export = command(".export")
 collect = command(".collect")
+
+
+def export() -> Any:
+    """Run `reverie-export`. With format=, another package exports the agent."""
+    has_format = any(word.startswith("format=") for word in sys.argv[1:])
+    return load("reverie_export.command" if has_format else ".export")()

@@ -4,6 +4,7 @@ reverie-export run=experiments/<run> out=mine              weights, configuratio
 reverie-export run=experiments/<run> out=mine video=true   the same, and a video of the first episode
 reverie-evaluate run=mine                                  evaluate it (in Python: reverie.load("mine"))
 hf upload <owner>/<name> mine                              publish it, for run=hub:<owner>/<name>
+reverie-export format=onnx --help                          export to ONNX, for machines without Reverie
 """
 
 import hashlib
@@ -146,18 +147,14 @@ def _page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
         "tags": ["reverie", "dreamerv3", "world-models", "reinforcement-learning", environment],
         "model-index": [{"name": name, "results": [result]}],
     }
-    text = (
-        Path(__file__)
-        .with_name("model_card.md")
-        .read_text()
-        .format(
-            **card,
-            name=name,
-            score=score,
-            played=count_text(card["episodes"], "episode"),
-            cut="" if max_steps is None else f", episodes cut after {count_text(max_steps, 'step')}",
-            steps="an unknown number of agent steps" if step is None else count_text(step, "agent step"),
-            reverie=__version__,
-        )
+    text = (Path(__file__).parent / "model_card.md").read_text()
+    text = text.format(
+        **card,
+        name=name,
+        score=score,
+        played=count_text(card["episodes"], "episode"),
+        cut="" if max_steps is None else f", episodes cut after {count_text(max_steps, 'step')}",
+        steps="an unknown number of agent steps" if step is None else count_text(step, "agent step"),
+        reverie=__version__,
     )
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{text}"

@@ -185,10 +185,10 @@ def parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
     """Return the parts of a Dict. Any other space becomes a single part named `image` or `vector`."""
     if isinstance(space, spaces.Dict):
         return space.spaces
-    return {"image" if _is_image(space) else "vector": space}
+    return {"image" if is_image_space(space) else "vector": space}
 
 
-def _is_image(space: spaces.Space) -> bool:
+def is_image_space(space: spaces.Space) -> bool:
     """Return whether an (H, W), (H, W, C) or (C, H, W) Box (C = 1 or 3) is uint8 or has uniform bounds."""
     if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= 3:
         return False
@@ -196,19 +196,20 @@ def _is_image(space: spaces.Space) -> bool:
     if len(sides) == 3:
         if sides[2] not in _CHANNELS and sides[0] not in _CHANNELS:
             return False
-        sides = sides[1:] if _is_channels_first(space) else sides[:2]
+        sides = sides[1:] if is_channels_first(space) else sides[:2]
     if space.dtype == _UINT8 or min(sides) < _LEAST_SIDE:
         return space.dtype == _UINT8
-    low, high = _bounds(space)
+    low, high = image_bounds(space)
     is_common = bool((space.low == low).all() and (space.high == high).all())
     return is_common and low < high and high - low <= _WIDEST_RANGE
 
 
-def _is_channels_first(image: spaces.Box) -> bool:
+def is_channels_first(image: spaces.Box) -> bool:
+    """Return whether an image is (C, H, W)."""
     return len(image.shape) == 3 and image.shape[2] not in _CHANNELS
 
 
-def _bounds(image: spaces.Box) -> tuple[float, float]:
+def image_bounds(image: spaces.Box) -> tuple[float, float]:
     """Return the values of black and white: the smallest and largest bounds of all pixels."""
     low, high = float(image.low.item(0)), float(image.high.item(0))
     # All pixels of an image that is not uint8 have the same bounds.
@@ -221,11 +222,11 @@ def _bounds(image: spaces.Box) -> tuple[float, float]:
 def _notice(space: spaces.Space) -> str | None:
     if not isinstance(space, spaces.Box):
         return None
-    is_image, changes = _is_image(space), []
-    if is_image and _is_channels_first(space):
+    is_image, changes = is_image_space(space), []
+    if is_image and is_channels_first(space):
         changes.append("its channels moved to the end")
-    if is_image and (space.dtype != _UINT8 or _bounds(space) != _BYTES):
-        changes.append("{:g} to {:g} stored as bytes 0 to 255".format(*_bounds(space)))
+    if is_image and (space.dtype != _UINT8 or image_bounds(space) != _BYTES):
+        changes.append("{:g} to {:g} stored as bytes 0 to 255".format(*image_bounds(space)))
     is_grid = _is_small_grid(space)
     if not changes and not is_grid and (is_image or len(space.shape) < 3):
         return None
@@ -244,7 +245,7 @@ def _notice(space: spaces.Space) -> str | None:
 
 def _is_small_grid(space: spaces.Box) -> bool:
     """Return whether this may be a board or a map of codes: integers in a few rows and columns."""
-    sides = space.shape[1:] if _is_channels_first(space) else space.shape[:2]
+    sides = space.shape[1:] if is_channels_first(space) else space.shape[:2]
     return len(space.shape) in (2, 3) and space.dtype.kind in "iu" and min(sides) < _LEAST_SIDE
 
 
@@ -269,7 +270,7 @@ def _seen(space: spaces.Space, image_size: int) -> spaces.Box | None:
         return spaces.Box(0, 1, (int(space.n),), np.float32)
     if not isinstance(space, spaces.Box) or 0 in space.shape:
         return None
-    if _is_image(space):
+    if is_image_space(space):
         return spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
     if space.dtype == _UINT8 and len(space.shape) >= 3:
         return None
@@ -295,7 +296,7 @@ def is_stored_as_is(space: spaces.Space, image_size: int) -> bool:
     if not isinstance(space, spaces.Box):
         return False
     is_kept = space.dtype == _UINT8 and space.shape == (image_size, image_size, 3)
-    return not _is_image(space) or (is_kept and _bounds(space) == _BYTES)
+    return not is_image_space(space) or (is_kept and image_bounds(space) == _BYTES)
 
 
 def convert_part(key: str, space: spaces.Space, value: Any, image_size: int) -> NDArray:
@@ -307,7 +308,7 @@ def convert_part(key: str, space: spaces.Space, value: Any, image_size: int) -> 
             raise EnvironmentFailed(f"its observation `{key}` is {value!r}, which is not in {space}")
         return (np.arange(space.n) == choice).astype(np.float32)
     assert isinstance(space, spaces.Box)
-    is_image = _is_image(space)
+    is_image = is_image_space(space)
     if array.shape != space.shape and (is_image or array.size != np.prod(space.shape)):
         raise EnvironmentFailed(
             f"its observation `{key}` has the shape {array.shape}, but its space has {space.shape}"
@@ -328,7 +329,7 @@ def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:
         raise EnvironmentFailed(
             f"its observation `{key}` has the dtype {image.dtype}, but its space has {space.dtype}"
         )
-    low, high = _bounds(space)
+    low, high = image_bounds(space)
     if (low, high) != _BYTES or not is_bytes or image.dtype != _UINT8:
         # The tolerance is half a byte. The negated comparison also rejects NaN.
         slack = (high - low) / 510
@@ -338,7 +339,7 @@ def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:
                 f"has the bounds {low:g} to {high:g}"
             )
         image = np.rint((image.astype(np.float32) - low) * (255 / (high - low))).clip(0, 255).astype(np.uint8)
-    return np.moveaxis(image, 0, 2) if _is_channels_first(space) else image
+    return np.moveaxis(image, 0, 2) if is_channels_first(space) else image
 
 
 def _float_dtype(space: spaces.Space) -> np.dtype:

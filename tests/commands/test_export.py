@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 import reverie
 from reverie.checkpoints.pretrained import WEIGHTS_FILE, resolve_pretrained
 from reverie.checkpoints.weights import networks_of
+from reverie.commands import entry
 from reverie.commands import export as module
 from reverie.commands.export import PAGE_FILE, VIDEO_FILE, main
 from reverie.utils.durable_io import read_tensors
@@ -75,6 +76,19 @@ def test_the_score_is_that_of_the_weights_if_the_run_saves_more_meanwhile(
     monkeypatch.setattr(module, "networks_of", networks_and_a_checkpoint)
     export(monkeypatch, f"run={run}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
     assert json.loads((tmp_path / "mine" / "card.json").read_text())["step"] == 150
+
+
+def test_without_its_package_a_format_is_refused_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setitem(sys.modules, "reverie_export.command", None)
+    arguments = ["format=onnx", "run=pretrained:catch", f"out={tmp_path / 'agent.onnx'}"]
+    monkeypatch.setattr(sys, "argv", ["reverie-export", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        entry.export()
+    error = capsys.readouterr().err
+    assert (ended.value.code, error.count("\n"), [*tmp_path.iterdir()]) == (2, 1, [])
+    assert "pip install -c constraints.txt -e packages/heapwatch -e packages/reverie-export" in error
 
 
 def test_ctrl_c_writes_nothing_and_says_so(
