@@ -12,13 +12,14 @@ import yaml
 from heapwatch.snapshots import command as snapshots
 from heapwatch.watch.command import options
 from reverie_export.command import OnnxConfig
+from reverie_play.command import PlayConfig
 
 from benchmarks import compression
 from benchmarks.chaos import ChaosConfig
 from benchmarks.suite.command import BenchConfig
 from benchmarks.sweep import SweepConfig
 from reverie.checkpoints.run_folder import check_change
-from reverie.commands import certify, collect, episodes, evaluate, export, plan, play, plot, probe
+from reverie.commands import certify, collect, episodes, evaluate, export, plan, plot, probe
 from reverie.commands.command_line import _flags
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs, with_experiment
@@ -130,7 +131,7 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "probe": alone(probe.ProbeConfig),
     "export": check_export,
     "plot": plot._parse,
-    "play": alone(play.PlayConfig),
+    "play": alone(PlayConfig),
     "collect": alone(collect.CollectorsConfig),
     "episodes": check_episodes,
     "heapwatch": lambda arguments: options().parse_args(arguments),
