@@ -1,10 +1,12 @@
 """Create and lock run folders, read and write `config.yaml`, and find the matching checkpoint."""
 
 import errno
+import hmac
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
@@ -41,7 +43,7 @@ from .checkpoint import (
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import holds_networks_alone, resolve_pretrained
 
-_MARK, _NOTE = ".made_here", ".made_here_note"
+_SIGNATURES = ".signatures"
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 _BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}
@@ -182,31 +184,50 @@ def _writing(folder: Path) -> Iterator[None]:
         raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
 
 
-def mark_as_own(config: TrainConfig, folder: Path) -> None:
-    """Note that a run with classes of the user's own code was trained here, so that it needs no trust later.
+def sign_own_classes(config: TrainConfig, folder: Path) -> None:
+    """Sign a run's classes of the user's own code, so that they need no trust later.
 
-    The note lists the inode and the change time of a file in the folder. A copied or downloaded folder has
-    others, which its author cannot choose.
+    A signature covers a class and the inode of the folder, so it is not valid in a copy. The key is in the
+    user's state folder. Without that folder, the run needs `trust` later.
     """
-    if isinstance(config, DreamerTrainConfig) and own_classes(config):
-        with _writing(folder):
-            (folder / _MARK).touch()
-            replace_file(folder / _NOTE, [_identity(folder / _MARK)])
+    if isinstance(config, DreamerTrainConfig) and (classes := own_classes(config)):
+        with suppress(OSError, RuntimeError):
+            replace_file(folder / _SIGNATURES, _signatures(classes, folder))
 
 
-def _identity(mark: Path) -> bytes:
-    status = mark.lstat()
-    return f"{status.st_ino} {status.st_ctime_ns}".encode()
+def _signatures(classes: Iterable[str], folder: Path) -> list[bytes]:
+    """Return lines that only this user can make. Raise OSError or RuntimeError without a key."""
+    key = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "reverie" / "key"
+    if not key.exists():
+        key.parent.mkdir(parents=True, exist_ok=True)
+        begun = key.with_name(secrets.token_hex())
+        with open(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        # Another process may have created the key.
+        with suppress(FileExistsError):
+            os.link(begun, key)
+        begun.unlink()
+    secret, inode = read_regular(key), folder.stat().st_ino
+    return [
+        hmac.digest(secret, f"{inode} {each}".encode(), "sha256").hex().encode() + b"\n" for each in classes
+    ]
 
 
-def _require_trust(classes: Sequence[str], folder: Path, asked: str) -> None:
-    """Raise `UserError` if a run names classes and was not trained here. Their modules are not imported."""
-    note, mark = folder / _NOTE, folder / _MARK
-    if classes and not (mark.is_file() and note.is_file() and read_regular(note) == _identity(mark)):
-        modules = ", ".join(dict.fromkeys(each.partition("=")[2].partition(":")[0] for each in classes))
+def _require_trust(classes: Iterable[str], folder: Path, asked: str) -> None:
+    """Raise `UserError` for classes that this user has not trained here. Their modules are not imported."""
+    signed, foreign = set[bytes](), []
+    with suppress(OSError, RuntimeError, UserError):
+        signed.update(read_regular(folder / _SIGNATURES).splitlines(keepends=True))
+    for each in classes:
+        with suppress(OSError, RuntimeError):
+            if signed.issuperset(_signatures([each], folder)):
+                continue
+        foreign.append(each)
+    if foreign:
+        modules = ", ".join(dict.fromkeys(each.partition("=")[2].partition(":")[0] for each in foreign))
         raise UserError(
             f"{asked} was copied or downloaded, and loading it would import {modules}, because it has "
-            f"{', '.join(classes)}. Set trust=true if you trust this code."
+            f"{', '.join(foreign)}. Set trust=true if you trust this code."
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.run_folder import locked, mark_as_own, save_config
+from ..checkpoints.run_folder import locked, save_config, sign_own_classes
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig, leaves
@@ -79,7 +79,7 @@ def open_run(
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
-        mark_as_own(config, run_dir)
+        sign_own_classes(config, run_dir)
         # With this note, a restart by torchrun resumes the run, so the configuration must be saved first.
         note_torchrun(run_dir)
         _log_start(config, recipe, parts, plan, notices, threads)

@@ -1,5 +1,6 @@
 """The examples of docs/components.md are trained, planned and resumed, and mistakes are reported."""
 
+import os
 import re
 import shutil
 import sys
@@ -212,6 +213,27 @@ def test_a_copied_run_needs_trust_before_its_module_is_imported(
     # From now on, it is a run of this user.
     copied.rename("moved")
     assert reverie.load("moved").step == 160
+
+
+def test_a_signature_covers_the_classes_and_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = start(tmp_path / "own", *SHORT, ENCODER)
+    config = own / "config.yaml"
+    text = "\n".join(line for line in config.read_text().splitlines() if not line.startswith("#")) + "\n"
+    changed = text.replace("sampler: uniform", "sampler: foreign:Sampler")
+    assert changed != text
+    config.write_text(changed)
+    with pytest.raises(
+        UserError, match=re.escape("would import foreign, because it has buffer.sampler=foreign")
+    ):
+        reverie.load(own)
+    config.write_text(text)
+    assert reverie.load(own).step == 120
+    # A key exists only once, and only its user can read it.
+    [key] = Path(os.environ["XDG_STATE_HOME"], "reverie").iterdir()
+    assert key.name == "key" and key.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    with pytest.raises(UserError, match="would import patch_encoder"):
+        reverie.load(own)
 
 
 def evaluate_with(*arguments: str) -> None:
