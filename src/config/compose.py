@@ -1,7 +1,7 @@
 """Compose the configuration of a run or sweep from command-line overrides."""
 
-import glob
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,9 +70,15 @@ def _check_sweep(overrides: list[Override], count: int) -> None:
         found = f"hydra.sweep.subdir={name} would contain {count_text(count, 'run')}"
         raise UserError(f"{found}. Omit it to use the number and the values of each job.")
     for number in range(count if folder and "${" not in folder else 0):
-        pattern = f"{number}-*" if "${" in name else glob.escape(name)
-        for run in Path(folder).glob(f"{pattern}/config.yaml"):
-            raise UserError(f"{run.parent} already contains a run. Set another folder with hydra.sweep.dir=.")
+        if "${" not in name:
+            found = [Path(folder, name)]
+        else:
+            # The names of jobs begin with their numbers, unless the user sets others.
+            same = Path(folder).glob(f"{number}*")
+            found = [each for each in same if each.name.partition("-")[0] == str(number)]
+        for run in found:
+            if os.path.lexists(run / "config.yaml"):
+                raise UserError(f"{run} already contains a run. Set another folder with hydra.sweep.dir=.")
 
 
 def names_of_jobs(overrides: Sequence[Override]) -> str:

@@ -112,7 +112,7 @@ def _name_of_env(*, _root_: DictConfig) -> str:
 
 def _file_name(text: str) -> str:
     """Return a text as the name of a file or folder."""
-    return re.sub(r"[^\w.,=-]+", "-", text).encode()[:_MOST_BYTES].decode(errors="ignore")
+    return re.sub(r"[^\w.,=-]+", "-", text).strip("-").encode()[:_MOST_BYTES].decode(errors="ignore")
 
 
 # `${by_device:value on CPU,value on CUDA}` depends on the device, and `${name_of_env:}` on the environment.
