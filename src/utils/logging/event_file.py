@@ -17,6 +17,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..durable_io import writing
+from ..errors import printable
 
 _CHARTS = {
     "return": ["episode/return", "recent/return", "evaluation/return_mean", "population/fitness_.*"],
@@ -63,7 +64,10 @@ class EventFile:
     def settings(self, step: int, as_yaml: str, values: Mapping[str, Any]) -> None:
         """Write the settings for the Text tab, and their values by name for the HParams tab."""
         self._bytes(step, "config", "text", f"```yaml\n{as_yaml}```".encode())
-        plain = {key: each if isinstance(each, (float, int)) else str(each) for key, each in values.items()}
+        plain = {
+            key: each if isinstance(each, (float, int)) else printable(str(each))
+            for key, each in values.items()
+        }
         self._write(step=step, summary=hparams_pb(plain))
 
     def layout(self, step: int, band: str | None = None) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..durable_io import writing
 from ..environment_variables import environment_variables
-from ..errors import UserError, first_line
+from ..errors import UserError, first_line, printable
 from ..video import encode_animation, encode_image, upscale
 from .config import WandbMode
 from .json_lines import METRICS_FILE, JsonLines
@@ -81,8 +81,10 @@ class MetricsWriter:
 
     def settings(self, step: int, as_yaml: str, values: Mapping[str, Any]) -> None:
         """Show the run's settings in TensorBoard's Text and HParams tabs, and as the configuration in W&B."""
+        # Paths may contain bytes that are not valid in UTF-8.
+        shown = {key: printable(each) if isinstance(each, str) else each for key, each in values.items()}
         for display in self._displays:
-            display.settings(step, as_yaml, values)
+            display.settings(step, as_yaml, shown)
 
     def band(self, step: int, group: str) -> None:
         """Show `<group>/return` between `<group>/low` and `<group>/high` in TensorBoard's Custom Scalars."""
