@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
 from ..utils.components import SamplerLike
+from ..utils.errors import UserError
 from ..utils.timestep import TimeStep
 from ..utils.units import count_text
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
@@ -222,7 +223,13 @@ class EpisodeReplayBuffer:
         """Draw window indices."""
         if self.sampler is not None:
             windows = self._index.windows(np.arange(self.num_windows))
-            return self.sampler.draw(self._index.records.rows(windows.env, windows.start), count, generator)
+            rows = self._index.records.rows(windows.env, windows.start)
+            chosen = np.asarray(self.sampler.draw(rows, count, generator))
+            is_index = chosen.shape == (count,) and chosen.dtype.kind in "iu"
+            if not is_index or not 0 <= chosen.min() <= chosen.max() < len(rows):
+                needed = f"{count} integers in [0, {len(rows) - 1}]"
+                raise UserError(f"draw of buffer.sampler returned {chosen!r}, but a batch needs {needed}.")
+            return chosen
         drawn = generator.integers(self.num_windows, size=count)
         if (share := self.config.newest_share) > 0:
             newest = generator.integers(self._index.newest_counts.sum(), size=count)
@@ -244,10 +251,12 @@ class EpisodeReplayBuffer:
         return {name: value[rows] if self._is_of_rows(value) else value for name, value in state.items()}
 
     def load_sampler(self, state: Mapping[str, Any]) -> None:
-        """Load a result of `sampler_state` after the records."""
+        """Load a result of `sampler_state` after the records. From an empty one, the sampler starts over."""
         if self.sampler is None:
             return
         rows, loaded = self._index.in_order()[0], dict(state)
+        if not state:
+            return self.sampler.added(rows)
         for name, own in self.sampler.state_dict().items():
             if self._is_of_rows(own):
                 loaded[name] = own.copy()

@@ -268,9 +268,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self.reports.load_recent(state.get("recent", {}))
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
-            # A checkpoint of another number of ranks has no sampler, so its weights start over.
-            if state.get("sampler"):
-                self.parts.replay.load_sampler(state["sampler"])
+            # A checkpoint of another number of ranks has no state of a sampler.
+            self.parts.replay.load_sampler(state.get("sampler", {}))
 
     def held_objects(self) -> dict[str, Any]:
         """See `Orchestrator.held_objects`."""
