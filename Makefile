@@ -51,7 +51,7 @@ $(CORE): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
 	@$(INSTALL) -e packages/heapwatch -e .
 	@touch $@
 
-$(READY): $(CORE) packages/reverie-export/pyproject.toml
+$(READY): $(CORE) packages/reverie-play/pyproject.toml packages/reverie-export/pyproject.toml
 	@echo "installing the tests' packages into .venv"
 	@$(INSTALL) -e packages/reverie-play -e 'packages/reverie-export[run]' -e '.[dev]'
 	@touch $@

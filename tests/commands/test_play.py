@@ -33,8 +33,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Play:
     [
         (
             (),
-            "run is missing. Write run=VALUE. Run folder, folder with weights and configuration, or "
-            "`pretrained:<name>`.",
+            "run is missing. Write run=VALUE. Run folder, folder with weights and configuration, "
+            "`pretrained:<name>` or `hub:<owner>/<name>`.",
         ),
         (("run=pretrained:catch", "port=65536"), "port must be in [0, 65535], got 65536."),
         (("run=pretrained:catch", "horizon=0"), "horizon must be in [1, 10000], got 0."),

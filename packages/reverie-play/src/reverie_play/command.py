@@ -34,7 +34,7 @@ class PlayConfig:
     """Settings of `reverie-play`, written as key=value."""
 
     run: str
-    """Run folder, folder with weights and configuration, or `pretrained:<name>`."""
+    """Run folder, folder with weights and configuration, `pretrained:<name>` or `hub:<owner>/<name>`."""
 
     port: int = 0
     """Port of the page, or 0 for a free one."""
