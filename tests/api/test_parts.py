@@ -71,6 +71,25 @@ class Broken(NoSize):
     def __init__(self, observation, config):
         raise KeyError("image")
 
+class NoState:
+    def __init__(self, num_rows):
+        pass
+
+    def added(self, rows):
+        pass
+
+    learned = draw = load_state_dict = added
+
+    def state_dict(self):
+        pass
+
+class Outside(NoState):
+    def draw(self, rows, count, generator):
+        return [len(rows)] * count
+
+    def state_dict(self):
+        return {}
+
 class FromValues(NoSize):
     size = 4
 
@@ -89,6 +108,7 @@ MISTAKES = {
     "model.encoder=other_parts:Broken": "cannot be made: KeyError: 'image' (other_parts.py, line",
     "model.encoder=other_parts:FromValues": "an update on torch's meta device, which plans memory, failed",
     "buffer.sampler=other_parts:NotAModule": "NotAModule has no method added of SamplerLike",
+    "buffer.sampler=other_parts:NoState": "state_dict of NoState returns no dict. Return the state by name.",
 }
 
 
@@ -181,6 +201,14 @@ def test_a_mistake_is_one_clear_error(setting: str, message: str, capsys: pytest
     error = error_of(capsys, lambda: start(Path("run"), *SHORT, setting))
     assert setting in error and message in error
     assert not Path("run").exists()
+
+
+def test_windows_that_do_not_exist_end_a_run_with_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as failure:
+        start(Path("run"), *SHORT, "buffer.sampler=other_parts:Outside")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert failure.value.code == 2 and last.startswith("error: draw of buffer.sampler returned array([")
+    assert re.search(r"but a batch needs \d+ integers in \[0, \d+\]\.$", last)
 
 
 def test_a_copied_run_needs_trust_before_its_module_is_imported(
