@@ -11,9 +11,11 @@ import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import reverie_export
+import reverie_play
 
 import reverie
 
@@ -88,11 +90,21 @@ def test_both_wheels_install_from_a_folder_and_reverie_uses_heapwatch(
     )
 
 
-def test_the_wheel_of_reverie_export_has_its_modules_and_version(tmp_path: Path) -> None:
-    wheel = build_wheel("reverie-export", tmp_path)
-    assert wheel.name == f"reverie_export-{reverie_export.__version__}-py3-none-any.whl"
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == relative_files(ROOT / "packages" / "reverie-export" / "src", "*.py", "py.typed")
+@pytest.mark.parametrize(
+    ("name", "package", "files"),
+    [
+        ("reverie-export", reverie_export, ("py.typed",)),
+        ("reverie-play", reverie_play, ("py.typed", "page.html")),
+    ],
+)
+def test_the_wheel_of_a_package_has_its_files_and_version(
+    name: str, package: ModuleType, files: tuple[str, ...], tmp_path: Path
+) -> None:
+    wheel = build_wheel(name, tmp_path)
+    module = package.__name__
+    assert wheel.name == f"{module}-{package.__version__}-py3-none-any.whl"
+    names = {each for each in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in each}
+    assert names == relative_files(ROOT / "packages" / name / "src", "*.py", *files)
 
 
 TRAIN = "import sys; from reverie.commands.entry import train; sys.argv.append('device=cpu')"
