@@ -114,3 +114,20 @@ def test_an_export_in_bfloat16_is_in_float32_and_leaves_the_agent_unchanged(tmp_
     assert workflow.autocast_dtype == torch.bfloat16
     types = {each.data_type for each in onnx.load(tmp_path / "agent.onnx").graph.initializer}
     assert onnx.TensorProto.BFLOAT16 not in types and onnx.TensorProto.FLOAT in types
+
+
+def test_an_encoder_that_torch_cannot_export_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "branches.py").write_text(
+        "from reverie.models import Encoder\n\n\n"
+        "class Branching(Encoder):\n"
+        "    def forward(self, observation):\n"
+        "        tokens = super().forward(observation)\n"
+        "        return tokens if tokens.device.type == 'meta' or tokens.sum() > 0 else -tokens\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    agent, _ = random_agent("CartPole-v1", "model.encoder=branches:Branching")
+    with pytest.raises(UserError, match=r"^torch\.onnx cannot export this agent: .+"):
+        export_onnx(agent, tmp_path / "agent.onnx")
+    assert not (tmp_path / "agent.onnx").exists()

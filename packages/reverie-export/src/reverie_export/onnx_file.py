@@ -16,7 +16,7 @@ import reverie
 from reverie.commands.evaluate import require_writable
 from reverie.envs.spaces import parts_of
 from reverie.utils.durable_io import replace_file
-from reverie.utils.errors import UserError
+from reverie.utils.errors import UserError, first_line
 
 from .step import STATE, PolicyStep
 
@@ -51,7 +51,7 @@ def export_onnx(agent: reverie.Agent, out: str | Path) -> dict[str, Any]:
 
     Raises:
         UserError: If the agent is from a population or on a GPU, the networks exceed 2 GiB, or the file
-            exists or cannot be written.
+            exists or cannot be written, or torch.onnx cannot export a class of the user's own code.
     """
     path = Path(out)
     require_new_file(path)
@@ -108,6 +108,11 @@ def _traced(step: PolicyStep) -> ModelProto:
                 dynamo=True,
                 verbose=False,
             )
+    except torch.onnx.OnnxExporterError as error:
+        # The cause names the operator or the line.
+        raise UserError(
+            f"torch.onnx cannot export this agent: {first_line(error.__cause__ or error)}"
+        ) from error
     finally:
         logger.setLevel(level)
         workflow.autocast_dtype = dtype
