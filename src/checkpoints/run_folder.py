@@ -1,11 +1,9 @@
 """Create and lock run folders, read and write `config.yaml`, and find the matching checkpoint."""
 
 import errno
-import hmac
 import json
 import logging
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -29,7 +27,7 @@ from ..config.schema import Compile, Device, Precision, TrainConfig, actual_devi
 from ..config.workflow import require_key, setting_types
 from ..envs.registered import find_maker, is_maker
 from ..utils.components import own_classes
-from ..utils.durable_io import UNFINISHED, read_regular, reading, replace_file
+from ..utils.durable_io import UNFINISHED, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging.console import LOG_FILE
 from .checkpoint import (
@@ -42,8 +40,8 @@ from .checkpoint import (
 )
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import holds_networks_alone, resolve_pretrained
+from .trust import require_trust
 
-_SIGNATURES = ".signatures"
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 _BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}
@@ -184,53 +182,6 @@ def _writing(folder: Path) -> Iterator[None]:
         raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
 
 
-def sign_own_classes(config: TrainConfig, folder: Path) -> None:
-    """Sign a run's classes of the user's own code, so that they need no trust later.
-
-    A signature covers a class and the inode of the folder, so it is not valid in a copy. The key is in the
-    user's state folder. Without that folder, the run needs `trust` later.
-    """
-    if isinstance(config, DreamerTrainConfig) and (classes := own_classes(config)):
-        with suppress(OSError, RuntimeError):
-            replace_file(folder / _SIGNATURES, _signatures(classes, folder))
-
-
-def _signatures(classes: Iterable[str], folder: Path) -> list[bytes]:
-    """Return lines that only this user can make. Raise OSError or RuntimeError without a key."""
-    key = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "reverie" / "key"
-    if not key.exists():
-        key.parent.mkdir(parents=True, exist_ok=True)
-        begun = key.with_name(secrets.token_hex())
-        with open(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
-        # Another process may have created the key.
-        with suppress(FileExistsError):
-            os.link(begun, key)
-        begun.unlink()
-    secret, inode = read_regular(key), folder.stat().st_ino
-    return [
-        hmac.digest(secret, f"{inode} {each}".encode(), "sha256").hex().encode() + b"\n" for each in classes
-    ]
-
-
-def _require_trust(classes: Iterable[str], folder: Path, asked: str) -> None:
-    """Raise `UserError` for classes that this user has not trained here. Their modules are not imported."""
-    signed, foreign = set[bytes](), []
-    with suppress(OSError, RuntimeError, UserError):
-        signed.update(read_regular(folder / _SIGNATURES).splitlines(keepends=True))
-    for each in classes:
-        with suppress(OSError, RuntimeError):
-            if signed.issuperset(_signatures([each], folder)):
-                continue
-        foreign.append(each)
-    if foreign:
-        modules = ", ".join(dict.fromkeys(each.partition("=")[2].partition(":")[0] for each in foreign))
-        raise UserError(
-            f"{asked} was copied or downloaded, and loading it would import {modules}, because it has "
-            f"{', '.join(foreign)}. Set trust=true if you trust this code."
-        )
-
-
 def load_run(
     folder: str,
     changes: Iterable[Override] = (),
@@ -271,7 +222,7 @@ def load_run(
     if isinstance(result, DreamerTrainConfig) and not result.trust:
         typed_keys = {change.key_or_group for change in asked}
         classes = [each for each in own_classes(result) if each.partition("=")[0] not in typed_keys]
-        _require_trust(classes, Path(folder), f"{key}={folder}" if key else folder)
+        require_trust(classes, Path(folder), f"{key}={folder}" if key else folder)
     return result
 
 

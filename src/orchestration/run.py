@@ -10,8 +10,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.run_folder import locked, save_config, sign_own_classes
+from ..checkpoints.run_folder import locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
+from ..checkpoints.trust import sign_own_classes
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig, leaves
 from ..planning import MemoryPlan, Preflight, over_text, plan_line
