@@ -75,6 +75,11 @@ class ReplayConfig:
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
         require_range("buffer", self, "newest_share", ge=0, le=1)
+        if self.newest_share > 0 and self.sampler != "uniform":
+            raise UserError(
+                f"buffer.newest_share={self.newest_share:g} needs buffer.sampler=uniform, got "
+                f"{self.sampler}: your sampler draws all windows. Set buffer.newest_share=0."
+            )
         if self.compressed and self.storage is ReplayStorage.cuda:
             raise UserError(
                 "buffer.compressed=true needs buffer.storage=ram or mmap, got cuda: only the CPU can "

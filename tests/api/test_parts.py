@@ -203,6 +203,14 @@ def test_a_mistake_is_one_clear_error(setting: str, message: str, capsys: pytest
     assert not Path("run").exists()
 
 
+def test_a_sampler_of_ones_own_and_a_share_of_new_windows_exclude_each_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = error_of(capsys, lambda: start(Path("run"), *SHORT, SAMPLER, "buffer.newest_share=0.5"))
+    assert "buffer.newest_share=0.5 needs buffer.sampler=uniform, got curious_replay:CuriousReplay" in error
+    assert "Set buffer.newest_share=0." in error and not Path("run").exists()
+
+
 def test_windows_that_do_not_exist_end_a_run_with_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as failure:
         start(Path("run"), *SHORT, "buffer.sampler=other_parts:Outside")
