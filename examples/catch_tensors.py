@@ -81,7 +81,7 @@ class CatchTensors(VectorEnv):
 
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 102_400
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 204_800
     games = int(sys.argv[2]) if len(sys.argv) > 2 else 1024
     settings = {
         "env.num_envs": games,
@@ -98,5 +98,5 @@ if __name__ == "__main__":
         "buffer.chunk_length": 8,
     }
     run = reverie.train("dreamer_catch", settings, env=CatchTensors, total_timesteps=steps)
-    returns = [line["episode/return"] for line in run.metrics() if "episode/return" in line]
-    print(f"{run.agent}, mean return {np.mean(returns[-100:]):+.2f}, saved in {run.run_dir}")
+    result = run.evaluate(episodes=1000, policy="mode")
+    print(f"{run.agent}, mean return {result['mean']:+.3f} in 1,000 new games, saved in {run.run_dir}")
