@@ -19,7 +19,7 @@ from torch import nn
 
 SECONDS_BETWEEN_ROWS = 10.0
 PAUSE_SECONDS = 0.01
-FIELDS = ("seconds", "name", "steps", "cpu_seconds", "private_mb")
+FIELDS: tuple[str, ...] = ("seconds", "name", "steps", "cpu_seconds", "private_mb")
 
 
 def train(counter: Path, seconds: float) -> None:
