@@ -1,10 +1,11 @@
-"""Write docs/benchmarks.md and its figure from raw data: python -m benchmarks.atari100k_page.
+"""Write docs/benchmarks.md, its figure and the table of README.md: python -m benchmarks.atari100k_page.
 
 Runs come from `docs/results/atari100k`, baselines from `benchmarks/atari100k_baselines.csv`, and the author's
 curves from the package. A game appears on the page once one of its runs has raw data.
 """
 
 import csv
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 LIST = ROOT / "benchmarks" / "atari100k.yaml"
 BASELINES = ROOT / "benchmarks" / "atari100k_baselines.csv"
 RESULTS = ROOT / "docs" / "results" / "atari100k"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 FIGURE = ROOT / "docs" / "figures" / "atari100k.png"
 RANDOM, HUMAN, NATURE, OURS = "random", "human", "dreamerv3_nature", "reverie"
 AGENTS = {
@@ -45,7 +46,8 @@ REASONS: dict[str, str] = {}
 """Known reasons for a lower score than DreamerV3 (Nature), by game. Written by hand."""
 
 STATISTICS = {"Mean": np.mean, "Median": np.median, "IQM": interquartile_mean}
-PANELS_PER_ROW = 4
+PANELS_PER_ROW, GAMES_IN_README = 4, 10
+README_TABLE = re.compile(r"^\| Atari-100k.*\n(\|.*\n)*", re.MULTILINE)
 
 Scores = Mapping[str, Mapping[str, float]]
 """Score of each agent by game."""
@@ -139,6 +141,17 @@ def games_table(results: Sequence[Result], scores: Scores) -> str:
         others = [number(row[name]) for name in (RANDOM, HUMAN, *AGENTS) if name != OURS]
         rows.append([title(game), *others, f"**{ours}**", str(len(own))])
     return table(["Game", "Random", "Human", *AGENTS.values(), "Seeds of Reverie"], rows)
+
+
+def readme_table(results: Sequence[Result]) -> str:
+    """Return a table of the first games of the list that have raw data, with a column for each game."""
+    scores = with_ours(results)
+    listed = dict.fromkeys(row.name.partition("_seed_")[0] for row in read_rows(LIST).rows)
+    games = [game for game in listed if game in scores][:GAMES_IN_README]
+    head = [f"Atari-100k, {len(scores)} of {len(read_baselines())} games", *map(title, games)]
+    labels = {OURS: "Reverie, on one CPU core", NATURE: f"{AGENT}, on a GPU"}
+    rows = [[label, *(number(scores[game][agent]) for game in games)] for agent, label in labels.items()]
+    return f"{table(head, rows)}\n"
 
 
 def aggregates_table(scores: Scores) -> str:
@@ -336,6 +349,7 @@ def main() -> None:
     results = read_results(RESULTS)
     PAGE.write_text(page(results))
     if results:
+        README.write_text(README_TABLE.sub(readme_table(results), README.read_text()))
         draw(results, FIGURE)
     print(f"{PAGE}: {count_text(len(results), 'run')}")
 

@@ -12,6 +12,8 @@ from benchmarks import atari100k_page
 from benchmarks.atari100k_page import (
     AGENTS,
     PAGE,
+    README,
+    README_TABLE,
     RESULTS,
     aggregates_table,
     draw,
@@ -19,6 +21,7 @@ from benchmarks.atari100k_page import (
     page,
     read_baselines,
     read_results,
+    readme_table,
     with_ours,
 )
 from reverie.checkpoints.run_folder import save_config
@@ -61,8 +64,19 @@ def cells(text: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[2:-1]]
 
 
-def test_the_committed_page_is_written_from_the_committed_raw_data() -> None:
-    assert PAGE.read_text() == page(read_results(RESULTS))
+def test_the_committed_pages_are_written_from_the_committed_raw_data() -> None:
+    found = read_results(RESULTS)
+    assert PAGE.read_text() == page(found)
+    assert [each[0] for each in README_TABLE.finditer(README.read_text())] == [readme_table(found)]
+
+
+def test_the_table_of_the_readme_has_the_games_in_the_order_of_the_list(results: Path) -> None:
+    assert readme_table(read_results(results)).splitlines() == [
+        "| Atari-100k, 3 of 26 games | Alien | Boxing | Pong |",
+        "| --- | --- | --- | --- |",
+        "| Reverie, on one CPU core | 2,000 | 50.0 | -2.8 |",
+        "| DreamerV3 (Nature), on a GPU | 1,118 | 82.1 | -5.0 |",
+    ]
 
 
 def test_without_runs_the_page_has_the_commands_and_no_table(tmp_path: Path) -> None:
