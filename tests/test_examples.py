@@ -26,7 +26,7 @@ SHOWN = {
     "play_pretrained.py 20": r"Agent for atari/pong, .*: score [+-]\d+ at step 20",
     "train_catch.py 40": r"Agent for catch, trained for 40 steps>, 4 episodes, saved in experiments/",
     "seeker.py 60": r"ready to train\n(?s:.*)trained for 60 steps> moves its levers \[[012] [012]\]",
-    "catch_tensors.py 60 2": r"CatchTensors-v0, trained for 60 steps>, mean return [+-]\d\.\d{3} in 1,000 new games, ",
+    "catch_tensors.py 60 2": r"CatchTensors-v0, trained for 60 steps>, mean return [+-]\d\.\d{3} in 1,000 ",
     "dream_ahead.py 5": r"after 0, 3, \.\.\. 15 steps; mean error 0\.\d\d of 255",
     "onnx_runner.py agent.onnx CartPole-v1 2": r"^episode 1: return \d+\nepisode 2: return \d+\n$",
     "replay_buffer.py 10": r"0\.8 MB(?s:.*)episode 10: return \d+, \d+ records",
