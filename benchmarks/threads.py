@@ -19,13 +19,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from heapwatch.counters.cpus import usable_cpus
 
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.envs import spec_of
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.threads import candidates, choose, measure
+from reverie.utils.cpus import usable_cpus
 
 BLOCKS = 5
 SITUATIONS: dict[str, dict[str, int]] = {

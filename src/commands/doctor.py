@@ -22,7 +22,6 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from heapwatch.counters.cpus import usable_cpus
 from heapwatch.counters.limits import memory_available_bytes, memory_limit_bytes
 from packaging.requirements import Requirement
 from rich.console import Console
@@ -30,6 +29,7 @@ from rich.table import Table
 from rich.text import Text
 from torch.utils import collect_env
 
+from ..utils.cpus import usable_cpus
 from ..utils.errors import FlagParser, exit_on_user_error
 from ..utils.units import count_text, size_text
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from heapwatch.counters.glibc import keep_heap
-from heapwatch.counters.process import footprint_stats
 from heapwatch.objects.census import Component
 
 from ..buffers import EpisodeReplayBuffer, ReplaySpec, ReplayStorage
@@ -19,6 +18,7 @@ from ..config.schema import TrainConfig
 from ..memory.guard import RunGuard
 from ..memory.snapshots import SnapshotRecorder
 from ..utils.components import make_part
+from ..utils.footprint import footprint_stats
 from ..utils.metrics import PhaseTimer
 from ..utils.ranks import ALONE, Ranks
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from heapwatch.counters.cpus import usable_cpus
 
 from ..config.schema import MOST_THREADS, Device, TrainConfig
+from ..utils.cpus import usable_cpus
 from ..utils.ranks import Ranks
 from ..utils.units import count_text
 

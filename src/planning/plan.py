@@ -7,7 +7,6 @@ from pathlib import Path
 import psutil
 import torch
 from heapwatch.counters.limits import memory_available_bytes, memory_limit_bytes, thread_bytes
-from heapwatch.counters.process import folder_disk_bytes
 
 from ..buffers import LATENT_FIELDS, LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
@@ -19,6 +18,7 @@ from ..envs.episodes import MAX_FRAMES
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
 from ..utils.errors import address_space_limit_bytes
+from ..utils.footprint import folder_disk_bytes
 from ..utils.ranks import Ranks
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text

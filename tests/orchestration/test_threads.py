@@ -11,10 +11,10 @@ import psutil
 import pytest
 import torch
 import yaml
-from heapwatch.counters.cpus import cgroup_quotas
 
 from reverie.envs import EnvConfig, Suite, Vectorization, make_environment
 from reverie.orchestration.threads import PaceWatch, candidates, choose, measure
+from reverie.utils.cpus import cgroup_quotas
 
 from ..runs.helpers import CATCH, error_of, resume, start
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from heapwatch.counters.glibc import in_use_bytes, in_use_source
-from heapwatch.counters.process import folder_disk_bytes
 from torch.nn import functional as F
 
 from reverie.checkpoints.checkpoint import CHECKPOINTS, save_checkpoint
@@ -29,6 +28,7 @@ from reverie.planning import GPU, HOST, library_rows, plan_run
 from reverie.planning.constants import WORKER_BYTES
 from reverie.planning.recipe import environment_spec
 from reverie.planning.torch_modes import DeviceForward, LiveBytes
+from reverie.utils.footprint import folder_disk_bytes
 from reverie.utils.ranks import Ranks
 
 from ..runs.helpers import CARTPOLE, CATCH, bytes_of

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from heapwatch.counters.process import folder_disk_bytes
 
 from reverie.buffers import EpisodeRecords
 from reverie.checkpoints.checkpoint import CHECKPOINTS
@@ -21,6 +20,7 @@ from reverie.planning import plan as plan_module
 from reverie.planning.recipe import environment_spec
 from reverie.planning.suggestions import changed, fitting_changes
 from reverie.planning.torch_modes import LiveBytes
+from reverie.utils.footprint import folder_disk_bytes
 from reverie.workflows.population.td3 import TrainPhase
 
 from ..runs.helpers import POPULATION, bytes_of, start

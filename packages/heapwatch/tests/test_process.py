@@ -13,13 +13,10 @@ import numpy as np
 import pytest
 from heapwatch.counters.glibc import kernel_counts, parse_status
 from heapwatch.counters.process import (
-    folder_disk_bytes,
-    footprint_stats,
     host_memory_stats,
     live_children,
     open_files_count,
     process_rss_mb,
-    process_tree_pss_bytes,
     shared_memory_used_bytes,
 )
 
@@ -29,10 +26,7 @@ LONG_ENOUGH_SECONDS = 600.0
 
 MB = 1_000_000
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-CHILD_BYTES = 512 * MB
-WAITING_CHILD = (
-    f"import sys; held = bytearray(b'1') * {CHILD_BYTES}; print('ready', flush=True); sys.stdin.read()"
-)
+WAITING_CHILD = "import sys; print('ready', flush=True); sys.stdin.read()"
 
 
 def test_the_text_of_status_is_read_in_bytes() -> None:
@@ -72,24 +66,17 @@ def test_private_file_and_shared_memory_are_counted_separately(tmp_path: Path) -
 
 
 @linux_only
-def test_the_tree_counts_a_child_and_its_memory_while_it_runs() -> None:
-    children, before = len(live_children()), process_tree_pss_bytes()
-    assert before is not None
+def test_a_child_counts_while_it_runs() -> None:
+    children = len(live_children())
     with subprocess.Popen(
         [sys.executable, "-c", WAITING_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
-        during = process_tree_pss_bytes()
-        assert during is not None
         assert len(live_children()) == children + 1
-        # Processes that map the same libraries come and go, and change this process's share of them.
-        assert during - before > CHILD_BYTES / 2
         child.kill()
         # The child has ended but was not waited for.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert len(live_children()) == children
-    after = process_tree_pss_bytes()
-    assert after == pytest.approx(before, abs=CHILD_BYTES / 2)
 
 
 @linux_only
@@ -124,22 +111,6 @@ def changes_by_a_block() -> list[int]:
     return [during - before, after - before]
 
 
-def test_a_folder_counts_each_files_blocks_once_and_follows_no_link(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "large").write_bytes(b"1" * 4 * MB)
-    folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "checkpoints" / "model").write_bytes(b"1" * MB)
-    os.link(folder / "checkpoints" / "model", folder / "second_name")
-    (folder / "link").symlink_to(elsewhere / "large")
-    (folder / "linked_folder").symlink_to(elsewhere)
-    with open(folder / "sparse", "wb") as sparse:
-        sparse.truncate(8 * MB)
-    assert folder_disk_bytes(folder) == pytest.approx(MB, abs=64_000)
-    assert folder_disk_bytes(tmp_path / "missing") == 0
-
-
 @linux_only
 def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
     stats = host_memory_stats()
@@ -150,14 +121,3 @@ def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
     kinds = stats["rss_anon_mb"] + stats["rss_file_mb"] + stats["rss_shmem_mb"]
     assert kinds == pytest.approx(stats["rss_mb"], rel=0.05)
     assert stats["rss_mb"] == pytest.approx(process_rss_mb(), rel=0.05)
-
-
-@linux_only
-def test_a_report_has_the_memory_of_the_tree_and_the_disk_of_the_run(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").write_bytes(bytes(2_000_000))
-    # The fresh process has no children.
-    stats = in_a_fresh_process(partial(footprint_stats, tmp_path))
-    assert stats["disk_mb"] == pytest.approx(2, rel=0.01)
-    # The size covers the process and its share of libraries.
-    assert 1 < stats["tree_pss_mb"] < 2000
-    assert set(stats) == {"disk_mb", "tree_pss_mb"}

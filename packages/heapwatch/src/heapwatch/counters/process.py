@@ -3,10 +3,8 @@
 A count that the system does not provide is `None` or absent, never 0.
 """
 
-import os
 import re
 import shutil
-import stat
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +15,6 @@ import torch
 from .cuda import gpu_memory_stats
 from .glibc import in_use_bytes, kernel_counts, malloc_bytes
 
-# POSIX: st_blocks uses this unit, whatever the file system's block size is.
-_BYTES_PER_BLOCK = 512
 _SHARED_MEMORY = Path("/dev/shm")
 _BYTES_PER_MB = 1e6
 _NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
@@ -50,13 +46,6 @@ def host_memory_stats() -> dict[str, float]:
     return stats | {name: float(count) for name, count in counts.items()}
 
 
-def footprint_stats(folder: Path) -> dict[str, float]:
-    """Return a run's footprint for reports: `disk_mb`, and `tree_pss_mb` if the system provides it."""
-    stats = {"disk_mb": folder_disk_bytes(folder) / _BYTES_PER_MB}
-    size = process_tree_pss_bytes()
-    return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}
-
-
 def process_rss_mb() -> float:
     """Return the resident memory of this process in MB, including shared pages and pages of mapped files.
 
@@ -64,21 +53,6 @@ def process_rss_mb() -> float:
     """
     # A psutil.Process created before a fork would report the parent.
     return psutil.Process().memory_info().rss / _BYTES_PER_MB
-
-
-def process_tree_pss_bytes() -> int | None:
-    """Return the bytes of this process and its descendants (shared pages once), or `None` if unavailable."""
-    total = 0
-    for process in (psutil.Process(), *_descendants()):
-        try:
-            total += process.memory_full_info().pss
-        except AttributeError:
-            # Only Linux provides the PSS.
-            return None
-        except psutil.Error:
-            # The process has ended or belongs to another user.
-            continue
-    return total
 
 
 def live_children() -> list[psutil.Process]:
@@ -123,25 +97,6 @@ def outside_bytes() -> dict[str, int]:
     for each in torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else ():
         held["private pools of CUDA graphs"] += each["total_size"] * any(each["segment_pool_id"])
     return {kind: size for kind, size in held.items() if size >= _BYTES_PER_MB and kind[:1] not in "["}
-
-
-def folder_disk_bytes(folder: Path) -> int:
-    """Return the disk usage of a folder in bytes, or 0 if it does not exist.
-
-    Only the written parts of a sparse file count. Hard links within the folder count once. Files that vanish
-    during the scan count as 0. Symbolic links are not followed.
-    """
-    sizes: dict[tuple[int, int], int] = {}
-    for base, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                found = os.lstat(os.path.join(base, name))
-                if not stat.S_ISLNK(found.st_mode):
-                    # Windows has no `st_blocks`.
-                    blocks = getattr(found, "st_blocks", None)
-                    nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
-                    sizes[found.st_dev, found.st_ino] = nbytes
-    return sum(sizes.values())
 
 
 def _has_no_children() -> bool:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .limits import CGROUP_ROOT, MEMBERSHIP, cgroup_folders, text_of
+from heapwatch.counters.limits import CGROUP_ROOT, MEMBERSHIP, cgroup_folders, text_of
 
 
 def usable_cpus() -> int:
