@@ -9,6 +9,7 @@ from heapwatch.leaks.table import MemoryReport
 from heapwatch.objects.census import Component
 
 from .config import MemoryConfig, OnLeak
+from .paging import driver_paging_warning
 
 LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
@@ -52,4 +53,6 @@ class RunGuard(MemoryGuard):
         """Take a sample at a fixed phase of the loop. Return additional values to log."""
         if not self._config.tracking_enabled:
             return {}
+        if not self._samples and (warning := driver_paging_warning()):
+            _LOG.warning(warning)
         return super().sample(step, counters, roots, components, is_after_pause)

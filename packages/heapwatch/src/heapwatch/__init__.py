@@ -1,4 +1,4 @@
-"""Find the object that retains growing memory, in any PyTorch program."""
+"""Find the object that retains growing memory, in any Python program."""
 
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["UsageError", "Watch", "budget", "graph_holders", "no_growth", "track"]
 
-# Each public name is imported on first use, because importing torch is slow.
+# Each public name is imported on first use.
 _HOMES = {
     "UsageError": "errors:UsageError",
     "Watch": "watch.watch:Watch",

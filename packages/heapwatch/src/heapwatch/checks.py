@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Never, ParamSpec, TypeVar
 
-import torch
-
+from .counters.cuda import cuda_in_use
 from .counters.glibc import in_use_bytes
 from .errors import UsageError
 from .leaks.detector import confirm
 from .leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
 from .objects.growth import ELSEWHERE
 from .objects.heap import growth_sources, measure_heap
+from .pytorch import TORCH
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -135,7 +135,8 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
 
 def _called(times: int, call: Callable[[], Any]) -> tuple[Any, dict[str, list[int]]]:
     """Return the result of the last call, and the bytes in use by device after each call."""
-    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    torch = TORCH.refresh()
+    devices = ("cpu", "cuda") if torch is not None and torch.cuda.is_available() else ("cpu",)
     series: dict[str, list[int]] = {device: [] for device in devices}
     result = None
     for _ in range(times):
@@ -146,4 +147,7 @@ def _called(times: int, call: Callable[[], Any]) -> tuple[Any, dict[str, list[in
 
 
 def _in_use(device: str) -> int:
-    return torch.cuda.memory_allocated() if device == "cuda" else in_use_bytes()
+    if device == "cpu":
+        return in_use_bytes()
+    cuda = cuda_in_use()
+    return cuda.memory_allocated() if cuda else 0

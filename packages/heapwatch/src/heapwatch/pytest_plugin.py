@@ -18,7 +18,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Call a marked test repeatedly, with the same fixtures."""
     marker = pyfuncitem.get_closest_marker("no_growth")
     if marker is not None:
-        # This imports torch, so only marked tests pay for it.
+        # Only marked tests pay for these imports.
         from .checks import no_growth
 
         pyfuncitem.obj = no_growth(*marker.args, **marker.kwargs)(pyfuncitem.obj)

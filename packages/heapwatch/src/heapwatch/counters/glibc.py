@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
-import torch
 
 _STATUS = Path("/proc/self/status")
 _STATUS_PART = re.compile(r"^(RssAnon|RssFile|RssShmem|VmData|Threads):\s*(\d+)( kB)?", re.MULTILINE)
@@ -99,9 +99,9 @@ def trim_heap() -> None:
 
 
 def counts_allocations(read: Callable[[], int]) -> bool:
-    """Return whether a counter rises by 8 MB when an 8 MB tensor is created, and falls when it is freed."""
+    """Return whether a counter rises by 8 MB when an 8 MB array is created, and falls when it is freed."""
     before = read()
-    held = torch.empty(_TEST_BYTES, dtype=torch.uint8, device="cpu")
+    held = np.empty(_TEST_BYTES, np.uint8)
     rise = read() - before
     del held
     return max(abs(rise - _TEST_BYTES), abs(read() - before)) <= _TEST_TOLERANCE_BYTES

@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import torch
 
-from .cuda import gpu_memory_stats
+from .cuda import cuda_in_use, gpu_memory_stats
 from .glibc import in_use_bytes, kernel_counts, malloc_bytes
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -94,7 +93,8 @@ def outside_bytes() -> dict[str, int]:
                 name = re.sub(r"[0-9a-f]{8,}|\d+", "*", path)
     # The pools are not tested on a GPU.
     held["pinned memory pool"] = int(gpu_memory_stats().get("pinned_reserved_mb", 0.0) * _BYTES_PER_MB)
-    for each in torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else ():
+    cuda = cuda_in_use()
+    for each in cuda.memory_snapshot() if cuda else ():
         held["private pools of CUDA graphs"] += each["total_size"] * any(each["segment_pool_id"])
     return {kind: size for kind, size in held.items() if size >= _BYTES_PER_MB and kind[:1] not in "["}
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..counters.cuda import driver_paging_warning, headroom_bytes
+from ..counters.cuda import cuda_in_use, headroom_bytes
 from ..counters.glibc import in_use_bytes, malloc_bytes, trim_heap
 from ..counters.process import memory_counters
 from ..objects.census import Component
@@ -93,14 +92,11 @@ class MemoryGuard:
         """Steps and bytes of each holder that a search has found, by kind of device, then by name."""
         # Step of the last first-time event. Later samples are comparable.
         self.steady_since = 0
-        # Unlike `is_available`, this call lets the program fork later.
-        on_cuda = torch.cuda.device_count() > 0
-        self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
-        self._watched = {
-            counter: LeakDetector(counter.tolerance, wait_for=events)
-            for counter in watched_counters(threshold_mb, on_cuda)
-        }
+        self._threshold_mb = threshold_mb
+        self._devices: tuple[str, ...] = ("cpu",)
+        self._watched: dict[WatchedCounter, LeakDetector] = {}
         self._awaited = set(events)
+        self._watch(on_cuda=False)
         # The time of the first comparable sample, and the number of such samples.
         self._began, self._samples = 0.0, 0
         # The steps of the first and the last comparable sample.
@@ -117,6 +113,11 @@ class MemoryGuard:
         # NumPy allocates at first use. These calls keep that out of the run's growth.
         saturates(np.arange(float(WINDOW)))
         classify_trend(np.arange(float(WINDOW)), tolerance_bytes=1.0)
+
+    def _watch(self, on_cuda: bool) -> None:
+        for counter in watched_counters(self._threshold_mb, on_cuda):
+            detector = LeakDetector(counter.tolerance, wait_for=tuple(self._awaited))
+            self._watched.setdefault(counter, detector)
 
     @property
     def has_leak(self) -> bool:
@@ -159,10 +160,11 @@ class MemoryGuard:
         if not self._samples:
             # Earlier garbage must neither be freed during the judged window nor count as growth in it.
             gc.collect()
-            warning = driver_paging_warning()
-            if warning is not None:
-                self._log.warning(warning)
             self._began, self._began_at = time.monotonic(), step
+        # Many programs use CUDA only after the watch has started.
+        if self._devices == ("cpu",) and cuda_in_use():
+            self._devices = ("cpu", "cuda")
+            self._watch(on_cuda=True)
         self._samples += 1
         self._step, self._counters = step, counters
         is_judged_anew = self.tracker.sample(step, components, roots, is_after_pause)

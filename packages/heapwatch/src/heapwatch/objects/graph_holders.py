@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from ..pytorch import TORCH
 from ..texts import count_text
 from .readers import Role, dictionary_getter, type_attribute, type_name
 from .storages import StorageKey, is_tensor, shape_of, storage_of
@@ -24,9 +22,6 @@ _MAX_PATHS = 32
 _MAX_PARAMS = 8
 _OTHERS_SHOWN = 4
 _BYTES_PER_MB = 1e6
-_C: Any = torch._C
-# Without this attribute, only nodes are counted.
-_CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,7 @@ class GraphHolder:
         return GraphGrowth(nodes / steps, nbytes / steps, is_pinned)
 
     def _size_text(self) -> str:
-        if not _CAN_READ_SAVED:
+        if not _can_read_saved():
             return "whose bytes this version of PyTorch does not tell"
         if self.freed:
             return "whose tensors backward has freed"
@@ -184,14 +179,20 @@ def _abbreviated(path: str, first: str) -> str:
     return f"...{path[start:]}" if start else path
 
 
-def grad_fn(value: Tensor) -> Any | None:
+def grad_fn(value: Any) -> Any | None:
     """Return the node that produced a tensor, independent of overrides in a subclass."""
-    with torch._C.DisableTorchFunction():
+    core = TORCH.module._C
+    with core.DisableTorchFunction():
         try:
-            return _C.TensorBase.grad_fn.__get__(value)
+            return core.TensorBase.grad_fn.__get__(value)
         except RuntimeError:
             # Several views of a base that was changed in place have no node.
             return None
+
+
+def _can_read_saved() -> bool:
+    """Return whether this version of PyTorch shows saved tensors. Otherwise only nodes are counted."""
+    return hasattr(TORCH.module._C._autograd.SavedTensor, "data")
 
 
 def _node_of(found: Found) -> Any | None:
@@ -257,10 +258,10 @@ class _Nodes:
             if storage is not None and storage.key not in self._held_elsewhere:
                 cluster.storages[storage.key] = weight * storage.nbytes
 
-    def _tensors(self, node: Any, cluster: _Cluster) -> Iterator[Tensor]:
+    def _tensors(self, node: Any, cluster: _Cluster) -> Iterator[Any]:
         """Yield the tensors that a node keeps alive, and count its slots for saved tensors."""
         is_leaf, saved, dictionary = self._known(node)
-        for descriptor in saved if _CAN_READ_SAVED else ():
+        for descriptor in saved if _can_read_saved() else ():
             try:
                 slots: Any = descriptor.__get__(node)
             except RuntimeError:
@@ -348,13 +349,13 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
     return list(clusters.values()), is_complete
 
 
-def _packed(data: object) -> Iterator[Tensor]:
+def _packed(data: object) -> Iterator[Any]:
     """Yield the tensors in saved data, i.e. in any object that a `saved_tensors_hooks` hook packed."""
     stack = [data]
     while stack:
         value = stack.pop()
         if is_tensor(value):
-            yield value  # type: ignore[misc]
+            yield value
         elif type(value) is tuple or type(value) is list:
             stack.extend(value)
         elif type(value) is dict:

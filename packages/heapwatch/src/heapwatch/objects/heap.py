@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
+from ..pytorch import TORCH
 from .capacity import Bound, Capacities
 from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
@@ -59,6 +58,7 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None =
     us per graph node.
     """
     gc.collect()
+    TORCH.refresh()
     for each in filter(is_tensor, gc.get_objects() if is_whole else ()):
         # Reading creates the gradient's Python object. Created now, it does not count as growth later.
         gradient_of(each)
@@ -246,7 +246,7 @@ class _Measurement:
 _MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _kind_of(value: Tensor) -> str:
+def _kind_of(value: Any) -> str:
     """Return the type, shape and producing operation of a tensor as text."""
     node, gradient = grad_fn(value), gradient_of(value)
     made_by = "leaf" if node is None else type_name(type(node))

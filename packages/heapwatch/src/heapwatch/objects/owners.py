@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
 
+from ..pytorch import TORCH
 from ..texts import count_text
 from .code_lines import Lines, calls_of, is_of_the_user, lines_of
 from .graph_holders import GraphHolder
@@ -34,7 +34,7 @@ from .patterns import (
 from .readers import dictionary_getter, type_name
 
 # Instances of these are parts of the object that has them as attributes.
-_PARTS = (dict, list, tuple, set, frozenset, collections.deque, Tensor, np.ndarray, BaseException, type)
+_PARTS = (dict, list, tuple, set, frozenset, collections.deque, np.ndarray, BaseException, type)
 _STEP = re.compile(r"[.\[]|$")
 # An index or a key, a closure's variable, or an identifier.
 _NAME = re.compile(r"\[[^\]]*\]|<\w+ (\w+)>|(\w+)")
@@ -43,12 +43,10 @@ _INSIDE = re.compile(r"\._?queue$|\.<cache>(\[\*\])?$")
 _FIELD = re.compile(r"\.<[\w.]+ \*>")
 _LAST_KEY = re.compile(r"\[('[^']*')\]$")
 _NOUNS: tuple[tuple[Any, str], ...] = (
-    (Tensor, "tensor"),
     (np.ndarray, "array"),
     (BaseException, "exception"),
     (types.FunctionType, "function"),
     (types.MethodType, "bound method"),
-    (nn.Module, "module"),
     (types.FrameType, "frame"),
     (str, "string"),
     ((int, float), "number"),
@@ -185,7 +183,8 @@ def _noun(values: list[Any]) -> str:
 
 def _noun_of(value: Any) -> str:
     kind = type(value)
-    known = next((noun for base, noun in _NOUNS if issubclass(kind, base)), None)
+    nouns = ((TORCH.Tensor, "tensor"), (TORCH.Module, "module"), *_NOUNS)
+    known = next((noun for base, noun in nouns if issubclass(kind, base)), None)
     return known or f"{type_name(kind)} object"
 
 
@@ -193,7 +192,7 @@ def _start_of(chain: Mapping[str, Any], shown: str) -> _Start:
     """Return where the name of a holder begins: the innermost object whose class is part of the program."""
     for part, value in reversed([*chain.items()]):
         kind = type(value)
-        if len(part) < len(shown) and not issubclass(kind, _PARTS) and is_of_the_user(kind):
+        if len(part) < len(shown) and not issubclass(kind, (TORCH.Tensor, *_PARTS)) and is_of_the_user(kind):
             return _Start(part, kind, None, None)
     root, _, rest = shown.partition(" ")
     if root == "frame":

@@ -23,8 +23,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+
+from ..pytorch import TORCH
 
 Child = tuple[str, Any, float]
 """Step of the path (`.deter`, `[3]`, `['key']`), the object, and the number of objects it represents."""
@@ -36,13 +36,14 @@ SAMPLE = 1_024
 
 _PRIMITIVES = (
     *(int, float, complex, bool, str, bytes, bytearray, range, slice),
-    *(type(None), type(Ellipsis), type(NotImplemented), torch.dtype, torch.device, torch.Size),
+    *(type(None), type(Ellipsis), type(NotImplemented)),
 )
-PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
-"""Ids of the types without references. Ids are used, because a metaclass may define the hash of a type."""
+PRIMITIVE_IDS = set(map(id, _PRIMITIVES))
+"""Ids of the types without references. Ids are used, because a metaclass may define the hash of a type.
+
+Every new `Children` adds the types of PyTorch."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
-_MODULE_CONTAINERS = (nn.ModuleDict, nn.ModuleList, nn.ParameterDict, nn.ParameterList)
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
 _LONGEST_KEY_TEXT = 80
 _LONGEST_KEY_BITS = 128
@@ -50,7 +51,6 @@ _LONGEST_KEY_BITS = 128
 _DICTS_OF_A_FUNCTION = 3
 # The references are the frame's, the local variable's, and getrefcount's argument.
 _REFERENCES_OF_OURS = 3
-_TENSOR: Any = torch._C.TensorBase
 
 
 def type_attribute(kind: type, name: str) -> Any:
@@ -122,26 +122,29 @@ def _elements(values: Iterable[Any], length: int, place: str = "[{}]") -> Iterat
 def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
     """Yield the gradient, the hooks and custom attributes of a tensor."""
     hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    with torch._C.DisableTorchFunction():
-        found = [("grad", gradient_of(o)), *((name, getattr(_TENSOR, name).__get__(o)) for name in hooks)]
+    core = TORCH.module._C
+    with core.DisableTorchFunction():
+        read = [(name, getattr(core.TensorBase, name).__get__(o)) for name in hooks]
+        found = [("grad", gradient_of(o)), *read]
     yield from ((f".{name}", value, 1.0) for name, value in found if value is not None)
     # Without a dict the tensor has no attributes, and reading `__dict__` would create one.
     if any(type(held) is dict for held in gc.get_referents(o)):
         yield from _own_attributes(dictionary, o)
 
 
-def gradient_of(o: Any) -> torch.Tensor | None:
+def gradient_of(o: Any) -> Any | None:
     """Return the gradient of a tensor that is a leaf or retains its gradient.
 
     Reading any other gradient triggers a warning.
     """
-    with torch._C.DisableTorchFunction():
+    base = TORCH.module._C.TensorBase
+    with TORCH.module._C.DisableTorchFunction():
         try:
-            has_gradient = _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
+            has_gradient = base.is_leaf.__get__(o) or base.retains_grad.__get__(o)
         except RuntimeError:
             # The tensor is a view of a base that was changed in place (see `grad_fn`).
             return None
-        return _TENSOR.grad.__get__(o) if has_gradient else None
+        return base.grad.__get__(o) if has_gradient else None
 
 
 def function(o: Any) -> Iterator[Child]:
@@ -207,7 +210,7 @@ def attributes(dictionary: Any, o: Any) -> Iterator[Child]:
 
 def module_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
     """Yield parameters, buffers and submodules under their attribute names, then all other attributes."""
-    if issubclass(type(o), _MODULE_CONTAINERS):
+    if issubclass(type(o), TORCH.containers):
         # Their names are keys or indices. With one path for all of them, a container that grows has a name.
         yield from _own_attributes(dictionary, o)
         return
@@ -337,6 +340,8 @@ class Children:
     def __init__(self, enters_libraries: bool = False) -> None:
         self._enters_libraries = enters_libraries
         self._by_type: dict[int, Kind] = {}
+        TORCH.refresh()
+        PRIMITIVE_IDS.update(map(id, TORCH.plain))
 
     def __call__(self, value: Any) -> list[Child]:
         """Return the objects that an object references."""
@@ -369,7 +374,7 @@ def _definitions(kind: type, name: str) -> Iterator[Any]:
 
 
 def _role(kind: type) -> Role:
-    if issubclass(kind, (Tensor, np.ndarray)):
+    if issubclass(kind, (TORCH.Tensor, np.ndarray)):
         return Role.leaf
     found = _definitions(kind, "next_functions")
     is_node = any(type(each) is types.GetSetDescriptorType for each in found)
@@ -378,7 +383,7 @@ def _role(kind: type) -> Role:
 
 def _is_of_a_library(kind: type, role: Role) -> bool:
     """Return whether a type is internal to PyTorch, NumPy or the interpreter. `nn.Module` types are not."""
-    if issubclass(kind, nn.Module):
+    if issubclass(kind, TORCH.Module):
         return False
     name = type_attribute(kind, "__module__")
     is_internal = type(name) is str and f"{name}.".startswith(_LIBRARY_MODULES)
@@ -388,7 +393,7 @@ def _is_of_a_library(kind: type, role: Role) -> bool:
 def _readers(kind: type) -> Iterator[Reader]:
     """Yield the readers of a type."""
     dictionary = dictionary_getter(kind)
-    if issubclass(kind, Tensor):
+    if issubclass(kind, TORCH.Tensor):
         yield functools.partial(tensor, dictionary)
         return
     language = next((read for base, read in _LANGUAGE.items() if issubclass(kind, base)), None)
@@ -398,7 +403,7 @@ def _readers(kind: type) -> Iterator[Reader]:
     if slots:
         yield functools.partial(slot_values, slots)
     if dictionary is not None and kind is not types.FunctionType:
-        read = module_attributes if issubclass(kind, nn.Module) else attributes
+        read = module_attributes if issubclass(kind, TORCH.Module) else attributes
         yield functools.partial(read, dictionary)
     # Subclasses of C classes, such as the blocks of a pandas table, have fields in addition to a `__dict__`.
     offsets = (type_attribute(kind, name) for name in ("__dictoffset__", "__weakrefoffset__"))

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from ..pytorch import TORCH
 
 # Device ("cpu", "cuda:0") and address of the first byte.
 StorageKey = tuple[str, int]
 
-# The base class provides the methods, because a subclass may override its own.
-_TENSOR: Any = torch._C.TensorBase
-_STORAGE = torch.UntypedStorage
 # Types with a buffer exported by C code. Other types may define `__buffer__` in Python (3.12) as user
 # code.
 _BUFFERS = (bytes, bytearray, mmap.mmap, array.array)
@@ -35,10 +32,10 @@ class Storage:
 
 def is_tensor(value: object) -> bool:
     """Return whether a value is a tensor. Unlike `isinstance`, it does not read a proxy's `__class__`."""
-    return issubclass(type(value), Tensor)
+    return issubclass(type(value), TORCH.Tensor)
 
 
-def storage_of(value: Tensor | np.ndarray) -> Storage | None:
+def storage_of(value: Any) -> Storage | None:
     """Return the storage of a tensor or an array, or `None` for meta, fake, empty and sparse values.
 
     All views of a memory block have the same key, tensors and arrays alike. The exception is a slice passed
@@ -57,29 +54,33 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
             address, nbytes = _buffer_extent(base) or _array_extent(root)
             return Storage(("cpu", address), nbytes) if address and nbytes else None
         tensor = base
+    torch = TORCH.module
     with torch._C.DisableTorchFunction():
         try:
-            storage = _TENSOR.untyped_storage(tensor)
-            nbytes, device = _STORAGE.nbytes(storage), storage.device
+            # The base class provides the methods, because a subclass may override its own.
+            storage = torch._C.TensorBase.untyped_storage(tensor)
+            nbytes, device = torch.UntypedStorage.nbytes(storage), storage.device
             # A fake tensor's storage is on "meta", and reading its address would cause a warning.
-            address = 0 if device.type in _NO_MEMORY else _STORAGE.data_ptr(storage)
+            address = 0 if device.type in _NO_MEMORY else torch.UntypedStorage.data_ptr(storage)
         except (RuntimeError, NotImplementedError):
             # Sparse, functional and opaque tensors have no storage.
             return None
     return Storage((str(device), address), nbytes) if address and nbytes else None
 
 
-def shape_of(value: Tensor) -> tuple[int, ...]:
+def shape_of(value: Any) -> tuple[int, ...]:
     """Return the shape of a tensor, independent of overrides in a subclass."""
-    with torch._C.DisableTorchFunction():
-        return tuple(_TENSOR.shape.__get__(value))
+    core = TORCH.module._C
+    with core.DisableTorchFunction():
+        return tuple(core.TensorBase.shape.__get__(value))
 
 
-def logical_bytes(value: Tensor | np.ndarray) -> int:
+def logical_bytes(value: Any) -> int:
     """Return the bytes of the elements of a tensor or an array, regardless of the size of its storage."""
     if is_tensor(value):
-        with torch._C.DisableTorchFunction():
-            return _TENSOR.numel(value) * _TENSOR.element_size(value)
+        core = TORCH.module._C
+        with core.DisableTorchFunction():
+            return core.TensorBase.numel(value) * core.TensorBase.element_size(value)
     return _array_attribute(value, "nbytes")
 
 

@@ -1,4 +1,4 @@
-"""Run an unmodified PyTorch program, and report whether its memory grows and which object retains it."""
+"""Run an unmodified program, and report whether its memory grows and which object retains it."""
 
 import argparse
 import logging

@@ -16,17 +16,15 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
-import torch
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from ..errors import UsageError
+from ..pytorch import TORCH
 from ..texts import with_place
 
 _LOG = logging.getLogger(__name__)
+_OPTIMIZER = "torch.optim.optimizer"
 # The clock starts counting after this time.
 _SILENT_SECONDS = 2.0
 # Another optimizer counts after this many consecutive steps.
@@ -110,7 +108,7 @@ class Phase:
         self.is_timed = at is None
         """Whether no optimizer has stepped yet."""
         self._count = self._next_count = 0
-        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._optimizer: Callable[[], Any] = lambda: None
         self._others = 0
         self._created_at = time.monotonic()
         # One entry for each thread that is at a sample.
@@ -125,7 +123,7 @@ class Phase:
     def start(self) -> None:
         """Start counting."""
         if self._calls is None:
-            self._hook = register_optimizer_step_post_hook(self._after_step)
+            _call_after_import(_OPTIMIZER, self._listen)
             self._clock.start()
         else:
             self._calls.start()
@@ -138,9 +136,15 @@ class Phase:
         elif self._hook is not None:
             self._hook.remove()
 
-    # A compiled step also calls this hook.
-    @torch._disable_dynamo
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _listen(self) -> None:
+        """Count the steps of all optimizers."""
+        if not self._stopped.is_set():
+            # A compiled step also calls this hook. A method cannot be disabled for the compiler.
+            after_step = sys.modules["torch"]._disable_dynamo(lambda *given: self._after_step(*given))
+            optimizer = sys.modules[_OPTIMIZER]
+            self._hook = optimizer.register_optimizer_step_post_hook(after_step)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer is not self._optimizer():
             self._others += 1
             if self._optimizer() is not None and self._others < _OTHER_STEPS:
@@ -182,7 +186,9 @@ class Phase:
     def _tick(self) -> None:
         """Sample in the main thread, at a point where it would also handle signals."""
         is_ours = self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid
-        if is_ours and not torch.compiler.is_compiling() and not _is_importing(sys._getframe()):
+        torch = TORCH.refresh()
+        is_compiling = torch is not None and torch.compiler.is_compiling()
+        if is_ours and not is_compiling and not _is_importing(sys._getframe()):
             self._count += 1
             self._guarded(self._take)
 
@@ -204,6 +210,37 @@ class Phase:
             _LOG.exception("internal error in the watch at step %s. The program continues.", self._count)
         finally:
             self._turns.discard(turn)
+
+
+class _Finder:
+    """Finds one module as the other finders do, and makes a call after its first import."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name, self._call = name, call
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return the spec of the module, or `None` for all other modules."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        found = find_spec(name)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def execute_and_call(module: ModuleType) -> None:
+                execute(module)
+                self._call()
+
+            found.loader.exec_module = execute_and_call
+        return found
+
+
+def _call_after_import(name: str, call: Callable[[], None]) -> None:
+    """Call once a module is imported, which may be now."""
+    if name in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _Finder(name, call))
 
 
 def find_module(name: str) -> ModuleSpec | None:
