@@ -42,7 +42,7 @@ def convert_part(
         return (torch.arange(int(space.n)) == value - int(space.start)).float()
     assert isinstance(space, spaces.Box)
     if not is_image_space(space):
-        return value.reshape(-1)
+        return value.reshape(-1).to(torch.float16 if value.dtype == torch.float16 else torch.float32)
     low, high = image_bounds(space)
     image = value
     if (low, high) != (0, 255) or space.dtype != np.uint8:
