@@ -2,7 +2,7 @@
 
 import copy
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -147,7 +147,11 @@ class NativeVector:
         is_terminal, is_last = is_terminal & ~is_first, (is_terminal | is_truncated) & ~is_first
         step = TimeStep(seen, np.where(is_first, np.float32(0), reward), is_first, is_last, is_terminal)
         ended = np.flatnonzero(is_last)
+        numbers = info_rows(info, self.spec.info, ended)
         if self._mode is AutoresetMode.NEXT_STEP or not len(ended):
+            for name, row in numbers.items():
+                step.info[name] = np.full(self.spec.num_envs, np.nan)
+                step.info[name][ended] = row
             return step, None
         if self._mode is AutoresetMode.SAME_STEP:
             final = self._converted(final_rows(info, ended), len(ended))
@@ -156,9 +160,10 @@ class NativeVector:
             batch, _ = self._env.reset(options={"reset_mask": signals[1] | signals[2]})
             seen = self._converted(batch)
         first, none = np.zeros(len(ended), np.bool_), np.zeros_like(is_last)
+        no_numbers = TimeStep.empty(self.spec).info
         return (
-            TimeStep(final, reward[ended], first, ~first, is_terminal[ended], ended),
-            TimeStep(seen, np.where(is_last, np.float32(0), reward), is_last, none, none),
+            TimeStep(final, reward[ended], first, ~first, is_terminal[ended], ended, numbers),
+            TimeStep(seen, np.where(is_last, np.float32(0), reward), is_last, none, none, info=no_numbers),
         )
 
     def _on_host(
@@ -275,6 +280,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def __init__(self, config: EnvConfig) -> None:
         self._env, _ = make_vector(replace(config, num_envs=1))
         self._is_same_step = autoreset_mode(config, self._env) is AutoresetMode.SAME_STEP
+        self._names = config.info_names
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
         self._device: torch.device | None = None
@@ -290,9 +296,11 @@ class SingleEnv(gymnasium.Env[Any, Any]):
         actions: Any = np.asarray(action)[None]
         actions = torch.as_tensor(actions, device=self._device) if self._device else actions
         batch, reward, terminated, truncated, info = self._env.step(actions)
+        first = np.zeros(1, np.int64)
+        numbers = {name: row[0] for name, row in info_rows(info, self._names, first).items()}
         if self._is_same_step and (terminated[0] or truncated[0]):
-            batch = final_rows(info, np.zeros(1, np.int64))
-        return _first_row(batch), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+            batch = final_rows(info, first)
+        return _first_row(batch), float(reward[0]), bool(terminated[0]), bool(truncated[0]), numbers
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -350,6 +358,7 @@ def _outline(config: EnvConfig, env: VectorEnv) -> EnvSpec:
         num_envs=config.num_envs,
         longest_episode=config.time_limit or find_registration(config.id).max_episode_steps,
         notices=(*notices(space), *restart),
+        info=config.info_names,
     )
 
 
@@ -375,6 +384,27 @@ def actions_of(space: gymnasium.Space, device: torch.device) -> Callable[[Tensor
         return ((1 - part) * least + part * most).clamp(low, high).reshape(-1, *shape).to(dtype)
 
     return scale
+
+
+def info_rows(
+    info: Mapping[str, Any], names: Sequence[str], ended: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """Return the numbers by name that `info` has for the environments `ended`. Missing numbers are NaN."""
+    final, rows = info.get("final_info"), {}
+    for name in names:
+        rows[name] = np.full(len(ended), np.nan)
+        holder: Any = final if isinstance(final, Mapping) else info
+        *path, key = [name] if name in holder else name.split("/")
+        for part in path:
+            holder = holder.get(part) if isinstance(holder, Mapping) else None
+        if not len(ended) or not isinstance(holder, Mapping) or key not in holder:
+            continue
+        # Texts and arrays for each environment are not numbers.
+        with suppress(TypeError, ValueError, IndexError):
+            rows[name][:] = as_array(holder[key][ended])
+            if f"_{key}" in holder:
+                rows[name][~as_array(holder[f"_{key}"][ended]).astype(np.bool_)] = np.nan
+    return rows
 
 
 def final_rows(info: Mapping[str, Any], ended: NDArray[np.int64]) -> Any:

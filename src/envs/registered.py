@@ -251,7 +251,7 @@ def validate_env(config: EnvConfig) -> None:
             f"{did_you_mean(config.game.lower(), atari_games())} Names are in snake_case, e.g. "
             f"env.game=ms_pacman."
         )
-    if config.suite in (Suite.atari, Suite.vector) and config.info:
+    if config.suite is Suite.atari and config.info:
         asked = f"env.info=[{','.join(config.info)}]"
         raise UserError(f"{asked} is not supported by env={config.suite.value}. Omit it.")
     if config.suite in (Suite.gymnasium, Suite.vector):

@@ -15,11 +15,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
+import reverie
 from examples.catch_tensors import CatchTensors
 from reverie.envs import Catch, EnvConfig, EnvironmentCrashed, Suite, make_environment, make_single, spec_of
 from reverie.envs.native import Given, NativeVector, actions_of
 from reverie.envs.registered import register_maker
 from reverie.envs.spaces import as_array, convert_action, convert_observation
+from reverie.envs.workers import numbers_of
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed
 from reverie.utils.timestep import TimeStep
@@ -417,3 +419,80 @@ def test_one_environment_of_a_batch_has_the_interface_of_a_single_one(mode: Auto
             assert (terminated, truncated) == (step == 6, False)
         assert int((picture == 255).all(-1).any(1).argmax()) == 56
         assert abs(float(reward)) == 1
+
+
+def test_a_batch_that_seeds_itself_is_ready_without_notices() -> None:
+    report = reverie.check_env(CatchTensors, steps=20)
+    assert report.is_ready and not report.notices, str(report)
+
+
+class Reporter(gymnasium.Env):
+    """Reports numbers in every info. Only those of an episode's last step count."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {"success": 7.0, "nested": {"distance": 7.0}}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        info = {"energy": float(self.time), "nested": {"distance": self.time + 0.5}, "name": "a text"}
+        # Only the shorter episodes report a success.
+        info |= {"success": self.length == 3} if self.length < 5 else {}
+        return np.zeros(1, np.float32), 1.0, self.time == self.length, False, info
+
+
+class CatchWithInfo(CatchTensors):
+    """Reports the number of caught balls as a tensor."""
+
+    def step(self, actions: Tensor) -> Any:
+        pictures, reward, ended, truncated, info = super().step(actions)
+        return pictures, reward, ended, truncated, info | {"success": (reward > 0).float()}
+
+
+@every_mode
+def test_numbers_of_the_last_info_of_an_episode_belong_to_its_final_record(mode: AutoresetMode) -> None:
+    makers = [partial(Reporter, length) for length in (3, 4, 5)]
+    env = made(
+        lambda num_envs: SyncVectorEnv(makers, autoreset_mode=mode), 3, info=["energy", "nested/distance"]
+    )
+    found: list[tuple[int, dict[str, float]]] = []
+    with closing(env):
+        step = env.reset()
+        for _ in range(40):
+            for row, index in enumerate(np.arange(3) if step.envs is None else step.envs):
+                numbers = {name: float(values[row]) for name, values in step.info.items()}
+                if step.is_last[row]:
+                    found.append((int(index), numbers))
+                else:
+                    assert all(map(np.isnan, numbers.values()))
+            step = env.step(np.eye(2, dtype=np.float32)[[0, 1, 0]])
+    assert {index for index, _ in found} == {0, 1, 2}
+    for index, numbers in found:
+        energy, success = index + 3.0, (1.0, 0.0, np.nan)[index]
+        expected = {
+            "energy": energy,
+            "nested/distance": energy + 0.5,
+            "success": success,
+            "is_success": np.nan,
+        }
+        assert {name: numbers[name] for name in expected} == pytest.approx(expected, nan_ok=True)
+
+
+@every_mode
+def test_tensors_in_info_are_numbers_of_episodes(mode: AutoresetMode) -> None:
+    maker = partial(CatchWithInfo, autoreset_mode=mode.value)
+    with closing(made(maker, 64)) as env:
+        step = env.reset()
+        while not step.is_last.any():
+            step = env.step(np.eye(3, dtype=np.float32)[np.full(64, 1)])
+    assert np.array_equal(step.info["success"], step.reward > 0) and 0 < step.info["success"].mean() < 1
+    single = make_single(EnvConfig(suite=Suite.vector, id=register_maker(maker), action_repeat=1))
+    single.reset(seed=0)
+    *_, reward, _, _, info = [single.step(1) for _ in range(7)][-1]
+    assert numbers_of(info, ["success", "is_success"]) == {"success": float(float(reward) > 0)}
