@@ -182,6 +182,10 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     try:
         override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
+        is_text = setting_types().get(key) in (str, str | None)
+        if is_text and not value.startswith(("'", '"')) and '"' not in value:
+            # Folders of multirun jobs contain equals signs: resume=experiments/<sweep>/0-seed=1.
+            return _parse_one(f'{key}="{value}"', parser)
         repair = f"Quote the value twice if it contains spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
     except ValueError as error:

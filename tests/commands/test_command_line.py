@@ -165,7 +165,7 @@ MISTAKES = {
         ["experiment=erl_pendulum", "buffer.store_latents=true"],
         ["buffer.store_latents is a setting of workflow=dreamer, but erl_pendulum uses workflow=population"],
     ),
-    "broken grammar": (["run_dir=a b("], ["run_dir=a b(", "not in Hydra's grammar", "Quote"]),
+    "broken grammar": (["buffer.capacity=a b("], ["buffer.capacity=a b(", "not in Hydra's grammar", "Quote"]),
     "interpolation of nothing": (["env.game=${foo}"], ["env.game", "'foo' not found"]),
     "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values. Add -m"]),
     "unknown flag": (["--multrun"], ["arguments: --multrun", "Did you mean `--multirun`?"]),
@@ -437,6 +437,16 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
     (empty_folder / finished).rename(empty_folder / "moved")
     [(config, _)] = run("resume=moved")
     assert config.run_dir == "moved"
+
+
+def test_a_job_of_a_multirun_is_resumed_by_the_command_that_it_prints(
+    finished: str, empty_folder: Path
+) -> None:
+    # The name of its folder is not in Hydra's grammar.
+    folder = "0-seed=1,world_model.harmony=True"
+    (empty_folder / finished).rename(empty_folder / folder)
+    [(config, _)] = run(f"resume={folder}")
+    assert config.run_dir == folder
 
 
 @pytest.mark.parametrize(
