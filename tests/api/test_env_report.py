@@ -64,7 +64,7 @@ def test_a_report_says_what_becomes_of_every_part() -> None:
     assert facts["episodes"].startswith(
         "4 ended in 45 random steps: 0 terminated: no future value, 4 truncated"
     )
-    assert facts["ignored"] == "info, and render() except for videos"
+    assert facts["ignored"] == "info except for env.info and success, and render() except for videos"
     [notice] = report.notices
     assert notice.startswith("`camera` ") and notice.endswith("0 to 1 stored as bytes 0 to 255")
     assert {key: spec.shape for key, spec in report.spec.observation.items()} == {
