@@ -31,6 +31,7 @@ from reverie.config.schema import Compile, TrainConfig, leaves
 from reverie.orchestration.ray_cluster import Cluster, ClusterLost
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
+from reverie.utils.cpus import usable_cpus
 from reverie.utils.durable_io import read_json, reading, replace_file
 from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging.json_lines import METRICS_FILE, read_lines
@@ -167,14 +168,14 @@ def _require_same(job: Job, config: TrainConfig) -> None:
         saved, asked = read_config(file), OmegaConf.structured(config)
         for each in (saved, asked):
             # A run chooses these settings itself.
-            each.resume, each.compile, each.threads = None, Compile.auto, None
+            each.resume, each.run_dir, each.compile, each.threads = None, None, Compile.auto, None
         if saved != asked:
             raise UserError(f"{job.folder} contains a job of another sweep. Choose another sweep.out.")
 
 
 def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
     """Run the unfinished jobs on the cluster, with as many in parallel as it has room for."""
-    cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
+    cpus = config.cpus if config.address else max(config.cpus, usable_cpus())
     cluster = Cluster(config.address, cpus, setting="sweep.address")
     try:
         if config.cpus > max(cluster.cpus):

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.sweep import last_metrics, main
 
-from ..runs.helpers import CATCH, error_of, identity, metrics_of, start
+from ..runs.helpers import CATCH, error_of, identity, metrics_of, resume, start
 
 SWEEP = (
     *CATCH,
@@ -25,7 +25,7 @@ def told(out: Path) -> list[dict[str, Any]]:
 
 
 def test_two_jobs_equal_two_runs_and_finished_jobs_are_skipped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "sweep"
     arguments = [*SWEEP, f"sweep.out={out}", "sweep.last=5"]
@@ -48,6 +48,9 @@ def test_two_jobs_equal_two_runs_and_finished_jobs_are_skipped(
     results = json.loads((out / "sweep.json").read_text())
     results["jobs"][1]["result"]["exit_code"] = 75
     (out / "sweep.json").write_text(json.dumps(results))
+    # A job that was resumed by hand, from another folder, is still a job of this sweep.
+    monkeypatch.chdir(tmp_path)
+    resume(Path("sweep/job_1"))
     main(arguments)
     assert [job["result"]["exit_code"] for job in told(out)] == [0, 0]
     assert (out / "job_0" / "output.log").read_text() == logs[0]
