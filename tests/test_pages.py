@@ -77,7 +77,8 @@ def command_lines(page: str) -> Iterator[tuple[str, list[str]]]:
                 found := COMMAND.search(line)
             ):
                 script, command, rest = found.groups()
-                words = re.sub(r"[][]", "", rest.replace("$format", "own"))
+                given = rest.replace("$format", "own").replace("$SLURM_ARRAY_TASK_ID", "1")
+                words = re.sub(r"[][]", "", given)
                 yield command or SCRIPTS.get(script, script), shlex.split(words, comments=True)
 
 

@@ -1,7 +1,7 @@
 """Compare runs: reverie-plot <run> [<run> ...] [key=value ...].
 
   reverie-plot experiments/<run> experiments/<run>       curves of two runs, in report.html
-  reverie-plot 'experiments/multirun/*' out=report.pdf   runs that match a pattern, as a figure
+  reverie-plot 'experiments/*-multirun/*' out=report.pdf  runs that match a pattern, as a figure
   reverie-plot experiments metric=list                   tags that the runs in a folder have logged
 
 Runs that differ only in their seeds form a group. The report shows the interquartile mean over seeds (with
