@@ -7,7 +7,6 @@ python onnx_runner.py agent.onnx CartPole-v1 10
 import json
 import sys
 
-import gymnasium
 import numpy as np
 import onnxruntime
 
@@ -46,6 +45,8 @@ class Runner:
 
 
 if __name__ == "__main__":
+    import gymnasium
+
     agent, env = Runner(sys.argv[1]), gymnasium.make(sys.argv[2])
     for episode in range(int(sys.argv[3]) if len(sys.argv) > 3 else 5):
         (observation, _), total, done = env.reset(seed=episode), 0.0, False
