@@ -307,7 +307,7 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
     # The number of threads was chosen for the machine on which the networks were trained.
     if all(change.key_or_group != "threads" for change in changes):
         config.threads = None
-    return config, [f"new run with the networks and settings of {name}; replay and optimisers start empty"]
+    return config, [f"new run with the networks and settings of {name}; replay and optimizers start empty"]
 
 
 def _check_name(folder: Path, asked: str) -> None:

@@ -140,7 +140,7 @@ def test_the_smallest_gradients_that_count_give_a_step_of_ordinary_size() -> Non
     torch.testing.assert_close(optimizer.parameters[0].detach(), torch.zeros(4), atol=0.02, rtol=0)
 
 
-def test_a_restored_optimiser_goes_on_bit_for_bit() -> None:
+def test_a_restored_optimizer_goes_on_bit_for_bit() -> None:
     config = OptimizerConfig(learning_rate=1e-2, warmup_updates=8)
     first = LaProp(parameters(), config)
     history = [gradients() for _ in range(10)]
@@ -234,7 +234,7 @@ def test_gradient_norms_are_those_of_each_tensor_and_zero_without_a_gradient() -
     assert optimizer.gradient_norms().tolist() == [5.0, 0.0, float("inf")]
 
 
-def test_schedulers_hooks_and_closures_see_a_torch_optimiser() -> None:
+def test_schedulers_hooks_and_closures_see_a_torch_optimizer() -> None:
     optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1.0, warmup_updates=0))
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
     seen = []

@@ -182,7 +182,7 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
     assert bytes_of(host, "parameters") == sum(tensor.nbytes for tensor in tensors) - sum(
         t.nbytes for t in slow
     )
-    assert bytes_of(host, "optimiser state") == sum(tensor.nbytes for tensor in optimizers)
+    assert bytes_of(host, "optimizer state") == sum(tensor.nbytes for tensor in optimizers)
     assert plan.num_parameters == workflow.num_parameters
 
 

@@ -41,7 +41,7 @@ def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
         )
         assert bytes_of(host, "episodes of a generation") == 3 * engine.planned_bytes
     assert bytes_of(host, "replay") + bytes_of(host, "index of the replay") == replay.nbytes()
-    held = sum(bytes_of(host, name) for name in ("parameters", "target networks", "optimiser state"))
+    held = sum(bytes_of(host, name) for name in ("parameters", "target networks", "optimizer state"))
     assert held == sum(each.nbytes for each in workflow.members.tensors())
     assert held == bytes_of(host, "members before the training phase")
     assert bytes_of(host, "best policy") == sum(each.nbytes for each in workflow.best_actor.values())

@@ -48,7 +48,7 @@ def test_a_nest_comes_back_bit_for_bit(tmp_path: Path) -> None:
     floats = torch.tensor([0.0, -0.0, float("nan"), float("inf"), 1e-40, 1.5])
     state = {
         "tensors": [floats.to(dtype) for dtype in DTYPES],
-        "optimiser": {"state": {0: {"step": torch.tensor(3.0)}, 10: {}, 2: {}}, "groups": ({"lr": 1e-3},)},
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0)}, 10: {}, 2: {}}, "groups": ({"lr": 1e-3},)},
         "keys": {1: torch.ones(1), "1": torch.zeros(1), None: 2, False: 3, 2.5: 4},
         "a": {"b": torch.ones(1)},
         "a/b": torch.zeros(1),

@@ -185,7 +185,7 @@ def paused() -> Watch:
     return Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, automatic=True)
 
 
-def test_a_leak_is_named_although_the_optimiser_pauses_for_rollouts() -> None:
+def test_a_leak_is_named_although_the_optimizer_pauses_for_rollouts() -> None:
     HELD["rollouts"] = []
     watch = paused()
     grow = lambda kind: HELD["rollouts"].append(np.empty(200 * KB, np.uint8))  # noqa: E731

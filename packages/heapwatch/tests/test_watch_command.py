@@ -72,7 +72,7 @@ def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> N
     assert any("train.py:14" in line for line in report["newest_allocations"])
 
 
-def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
+def test_a_program_without_optimizer_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
     # The growth has a holder but is not called a leak, because it may be loading.
     write(
         tmp_path,
@@ -178,7 +178,7 @@ def test_a_program_that_loads_before_it_trains_is_flat(program: str, tmp_path: P
     assert seen.returncode == 0 and not read(tmp_path)["findings"], seen.stderr
 
 
-def test_a_program_whose_optimiser_pauses_for_rollouts_leaks_in_them(tmp_path: Path) -> None:
+def test_a_program_whose_optimizer_pauses_for_rollouts_leaks_in_them(tmp_path: Path) -> None:
     write(tmp_path, USUAL + LEAKS_IN_ROLLOUTS)
     seen = python(tmp_path, *WATCH, "--fail-on-leak", "train.py")
     assert seen.returncode == 1, seen.stderr

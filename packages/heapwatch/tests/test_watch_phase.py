@@ -1,4 +1,4 @@
-"""When a watch samples: by the clock, after steps of an optimiser, or where a function is called."""
+"""When a watch samples: by the clock, after steps of an optimizer, or where a function is called."""
 
 import gc
 import math

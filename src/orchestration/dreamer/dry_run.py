@@ -31,7 +31,7 @@ from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of
 # CUDA's caching allocator rounds every block up to a multiple of this many bytes.
 CUDA_GRANULARITY = 512
 META = torch.device("meta")
-_LASTING = ("parameters", "slow critic", "optimiser state", "online state")
+_LASTING = ("parameters", "slow critic", "optimizer state", "online state")
 _MOST_STEPS = 2048
 """Maximum number of trained steps in an update for a full dry run (about a second)."""
 
@@ -64,7 +64,7 @@ class _Rehearsal(DreamerWorkflow):
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
         """Return the sum of all losses. The backward pass and the optimizer step come next."""
-        self._counter.label = "backward pass and optimiser step"
+        self._counter.label = "backward pass and optimizer step"
         return super().total(losses)
 
     def begin(self) -> None:
@@ -167,7 +167,7 @@ def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
     optimizers = tree_leaves([optimizer.state_dict() for optimizer in workflow.optimizers.values()])
     counter.count(networks, "parameters")
     counter.count(list(workflow.controller.slow_critic.parameters()), "slow critic")
-    counter.count(optimizers, "optimiser state")
+    counter.count(optimizers, "optimizer state")
     counter.count([workflow._prev_action], "online state")
     return [*networks, *optimizers]
 

@@ -21,7 +21,7 @@ from ...workflows.population.td3 import TD3, Microbatch
 from .engines.rollouts import longest_episode
 
 # Rows that persist for the whole run, followed by the rows of a training phase.
-STATE = ("parameters", "target networks", "optimiser state", "best policy")
+STATE = ("parameters", "target networks", "optimizer state", "best policy")
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
 
@@ -168,7 +168,7 @@ def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int
     labels = {
         "parameters": _nbytes(networks["actor"], networks["critic"]),
         "target networks": _nbytes(networks["target_actor"], networks["target_critic"]),
-        "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
+        "optimizer state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
         "best policy": _nbytes(networks["actor"]) // count,
     }
     phases, state = {"training phase": labels | {UPDATE: peak}}, sum(labels.values())
