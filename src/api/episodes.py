@@ -9,9 +9,9 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from ..envs.backend import EnvironmentFailed
-from ..envs.spaces import action_bounds, action_spec, as_array, choices, convert_observation
+from ..envs.spaces import action_spec, as_array, choices, convert_observation
 from ..envs.spaces import observation_space as observation_space_of
-from ..episodes import Episodes, RawEpisode, append, find_episodes, spec_of, to_records
+from ..episodes import Episodes, RawEpisode, append, find_episodes, model_actions, spec_of, to_records
 from ..utils.errors import UserError
 from ..utils.units import count_text
 
@@ -152,7 +152,7 @@ def _inferred_actions(actions: NDArray) -> spaces.Box:
 
 
 def _model_actions(space: spaces.Space, actions: NDArray) -> NDArray:
-    """Convert the actions of an episode, (steps, *shape), to the model's format. Invert `convert_action`.
+    """Convert actions with `model_actions`, and clip rounding errors.
 
     Returns:
         Choices counted from 0, (steps,) or (steps, parts), or float32 numbers in [-1, 1], (steps, size).
@@ -160,25 +160,15 @@ def _model_actions(space: spaces.Space, actions: NDArray) -> NDArray:
     Raises:
         ValueError: If an action has another shape than `space`, or is outside of it.
     """
-    if actions.shape[1:] != space.shape:
-        raise ValueError(f"one action has the shape {actions.shape[1:]}, but {space} has {space.shape}")
-    flat = actions.reshape(len(actions), -1)
-    if parts := choices(space):
-        start = np.reshape(getattr(space, "start", 0), -1)
-        result = flat - start
-        is_inside = (result >= 0) & (result < parts) & (result % 1 == 0)
-        result = result.astype(np.int64) if len(parts) > 1 else result[:, 0].astype(np.int64)
+    result, parts = model_actions(space, actions), choices(space)
+    if parts:
+        is_inside = (result >= 0) & (result < np.reshape(parts, result.shape[1:])) & (result % 1 == 0)
     else:
-        assert isinstance(space, spaces.Box)
-        _, _, least, most = action_bounds(space)
-        # A dimension with a single value has no scale.
-        half = np.where(most > least, most / 2 - least / 2, 1)
-        result = ((flat - (most / 2 + least / 2)) / half).astype(np.float32)
-        is_inside = np.abs(result) <= 1 + _ROUNDING
+        is_inside = np.abs(result.astype(np.float32)) <= 1 + _ROUNDING
     if not is_inside.all():
-        index = int(np.flatnonzero(~is_inside.all(1))[0])
+        index = int(np.nonzero(~is_inside)[0][0])
         raise ValueError(f"the action of step {index} is {actions[index]}, which is not in {space}")
-    return result if parts else result.clip(-1, 1)
+    return result.astype(np.int64) if parts else result.astype(np.float32).clip(-1, 1)
 
 
 def _converted(space: spaces.Space, seen: Mapping[str, NDArray], image_size: int) -> dict[str, NDArray]:

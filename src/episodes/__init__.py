@@ -3,12 +3,13 @@
 Files may be untrusted. Code in them is never executed, and sizes are checked before memory is allocated.
 """
 
+from .episode import MOST_CHOICES as MOST_CHOICES
 from .episode import EpisodeSpec as EpisodeSpec
 from .episode import RawEpisode as RawEpisode
+from .episode import model_actions as model_actions
 from .episode import spec_of as spec_of
 from .episode import to_records as to_records
 from .formats import CONVERTER as CONVERTER
-from .formats import MOST_CHOICES as MOST_CHOICES
 from .formats import Episodes as Episodes
 from .formats import Format as Format
 from .formats import find_action as find_action

@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
+from ..envs.spaces import action_bounds, choices
 from ..utils.durable_io import open_regular, parse_json, reading
 from ..utils.timestep import ActionSpec, ArraySpec
 from ..utils.units import count_text
 
 MOST_BYTES = 2**31
 """Maximum bytes of all arrays in an episode or in a file of episodes. 27,000 Atari steps use 0.33e9 bytes."""
+
+MOST_CHOICES = 100_000
+"""Maximum number of discrete actions."""
 
 MOST_AXES = 6
 # Bounds for individual pixels occupy about 1e6 bytes as text.
@@ -109,6 +114,29 @@ def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
     return EpisodeRecords(raw.observation, actions, reward, bool(raw.is_terminal))
 
 
+def model_actions(space: spaces.Space, actions: NDArray) -> NDArray:
+    """Convert the actions of an episode, (steps, *shape), to the model's format. Invert `convert_action`.
+
+    Returns:
+        Choices counted from 0, (steps,) or (steps, parts), or float64 numbers (steps, size). Numbers are in
+        [-1, 1] if the actions are within the bounds of `space`.
+
+    Raises:
+        ValueError: If an action has another shape than `space`.
+    """
+    if actions.shape[1:] != space.shape:
+        raise ValueError(f"one action has the shape {actions.shape[1:]}, but {space} has {space.shape}")
+    flat = actions.reshape(len(actions), -1)
+    if parts := choices(space):
+        result = flat - np.reshape(getattr(space, "start", 0), -1)
+        return result if len(parts) > 1 else result[:, 0]
+    assert isinstance(space, spaces.Box)
+    _, _, least, most = action_bounds(space)
+    # A dimension with a single value has no scale.
+    half = np.where(most > least, most / 2 - least / 2, 1)
+    return (flat - (most / 2 + least / 2)) / half
+
+
 def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.float32]:
     """Return the first `taken` actions as rows of `action.size` numbers, followed by a row of zeros."""
     result = np.zeros((len(values), action.size), np.float32)
@@ -138,9 +166,9 @@ def is_one_hot(rows: NDArray, blocks: tuple[int, ...]) -> bool:
 
 
 def several(sizes: Iterable[int]) -> ActionSpec:
-    """Return the spec of several discrete choices. Raise `ValueError` if a choice has no values."""
+    """Return the spec of discrete choices. Raise `ValueError` if one is empty, or there are too many."""
     parts = tuple(sizes)
-    if min(parts, default=0) < 1:
+    if min(parts, default=0) < 1 or sum(parts) > MOST_CHOICES:
         raise ValueError("its action is invalid")
     return ActionSpec(sum(parts), True, parts if len(parts) > 1 else ())
 

@@ -12,7 +12,17 @@ from ..utils.durable_io import replacing
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
 from . import dreamerv3, minari, own
-from .episode import UNFINISHED, EpisodeSpec, RawEpisode, difference, is_one_hot, judging, spec_of, to_records
+from .episode import (
+    MOST_CHOICES,
+    UNFINISHED,
+    EpisodeSpec,
+    RawEpisode,
+    difference,
+    is_one_hot,
+    judging,
+    spec_of,
+    to_records,
+)
 
 
 class Format(Enum):
@@ -27,9 +37,6 @@ _MODULES = {Format.own: own, Format.dreamerv3: dreamerv3, Format.minari: minari}
 
 CONVERTER = "examples/convert_dreamerv3_torch.py"
 """Script that converts episodes of NM512/dreamerv3-torch."""
-
-MOST_CHOICES = 100_000
-"""Maximum number of discrete actions."""
 
 
 @dataclass(frozen=True, slots=True)

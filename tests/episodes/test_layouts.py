@@ -1,4 +1,4 @@
-"""Files of other projects, built by hand from their sources, with values that identify each record.
+"""Files of other projects, with values that identify each record. Minari's are written by its library.
 
 Each file contains the same episode. Observations are 10, 11, 12 and 13. Actions are 2 (in 10), 0 (in 11) and
 1 (in 12). Rewards are 0.5, 0 and 1 on arriving at 11, 12 and 13, where the episode terminates.
@@ -12,6 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+from minari.serialization import serialize_space
 
 from reverie.buffers import EpisodeRecords
 from reverie.commands import episodes as commands
@@ -24,6 +28,8 @@ SEEN = np.array([[10], [11], [12], [13]], np.float32)
 REWARD = np.array([0, 0.5, 0, 1], np.float32)
 AFTER = [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 0]]
 LAST = np.array([False, False, False, True])
+BOX = spaces.Box(-99, 99, (1,))
+CHOICE = spaces.Discrete(3)
 
 
 def only(path: Path, form: Format, action: ActionSpec = CHOICES) -> EpisodeRecords:
@@ -134,24 +140,26 @@ def test_dreamerv3_with_chunks_in_a_circle_is_refused(tmp_path: Path) -> None:
         list(find_episodes(tmp_path).read(CHOICES))
 
 
-def minari(folder: Path, observations: Any, actions: Any, **spaces: Any) -> Path:
-    """Write a dataset as `HDF5Storage.update_episodes` of Minari does."""
-    (folder / "data").mkdir()
-    with h5py.File(folder / "data" / "main_data.hdf5", "w", track_order=True) as file:
-        group = file.create_group("episode_0")
-        group.attrs.update({"id": 0, "total_steps": 3, "seed": 42})
-        shown = observations.items() if isinstance(observations, dict) else [("", observations)]
-        for key, values in shown:
-            name = f"observations/{key}" if key else "observations"
-            group.create_dataset(name, data=values, chunks=True, maxshape=(None, *values.shape[1:]))
-        group.create_dataset("actions", data=actions, chunks=True)
-        group.create_dataset("rewards", data=REWARD[1:].astype(np.float64), chunks=True)
-        group.create_dataset("terminations", data=LAST[1:], chunks=True)
-        group.create_dataset("truncations", data=np.zeros(3, np.bool_), chunks=True)
-        group.create_dataset("infos/success", data=np.zeros(4, np.bool_))
-    if spaces:
-        metadata = {"data_format": "hdf5", **{name: json.dumps(space) for name, space in spaces.items()}}
-        (folder / "data" / "metadata.json").write_text(json.dumps(metadata))
+def minari(
+    folder: Path,
+    observations: Any,
+    actions: Any,
+    acting: spaces.Space = CHOICE,
+    seen: spaces.Space = BOX,
+    **options: Any,
+) -> Path:
+    """Write a dataset with Minari."""
+    folder.mkdir(exist_ok=True)
+    storage = MinariStorage.new(folder / "data", seen, acting, **options)
+    arrays = {
+        "observations": observations,
+        "actions": actions,
+        "rewards": REWARD[1:].astype(np.float64),
+        "terminations": LAST[1:],
+        "truncations": np.zeros(3, np.bool_),
+        "infos": {"success": np.zeros(4, np.bool_), "name": list("abcd")},
+    }
+    storage.update_episodes([EpisodeBuffer(seed=42, **arrays)])
     return folder
 
 
@@ -161,26 +169,44 @@ def changed(folder: Path) -> Any:
 
 
 def test_minari(tmp_path: Path) -> None:
-    space = {"type": "Discrete", "dtype": "int64", "start": 5, "n": 3}
-    minari(tmp_path, SEEN, np.array([7, 5, 6]), action_space=space)
+    minari(tmp_path, SEEN, np.array([7, 5, 6]), spaces.Discrete(3, start=5))
     for path in (tmp_path, tmp_path / "data", tmp_path / "data" / "main_data.hdf5"):
         assert_is_the_episode(only(path, Format.minari))
     assert find_episodes(tmp_path).action == CHOICES
 
 
-def test_minari_with_a_dict_of_observations_and_without_metadata(tmp_path: Path) -> None:
-    minari(tmp_path, {"position": SEEN}, np.array([2, 0, 1]))
-    assert find_action(find_episodes(tmp_path)) == CHOICES
+def test_minari_with_a_dict_of_observations(tmp_path: Path) -> None:
+    minari(tmp_path, {"position": SEEN}, np.array([2, 0, 1]), seen=spaces.Dict({"position": BOX}))
     assert_is_the_episode(only(tmp_path, Format.minari), "position")
 
 
 def test_minari_with_continuous_actions_is_scaled_to_the_models(tmp_path: Path) -> None:
-    space = {"type": "Box", "dtype": "float32", "shape": [3]}
-    space |= {"low": [-2, 0, -np.inf], "high": [2, 10, np.inf]}
+    bounds = np.array([[-2, 0, -np.inf], [2, 10, np.inf]], np.float32)
     actions = np.array([[-2, 10, 7], [0, 5, -3], [1, 0, 0]], np.float32)
-    minari(tmp_path, SEEN, actions, action_space=space)
+    minari(tmp_path, SEEN, actions, spaces.Box(*bounds))
+    assert find_episodes(tmp_path).action == ActionSpec(3, False)
     chosen = only(tmp_path, Format.minari, ActionSpec(3, False)).action
     assert chosen.tolist() == [[-1, 1, 7], [0, 0, -3], [0.5, -1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("acting", [spaces.MultiDiscrete([3, 2], start=[0, 4]), spaces.MultiBinary(2)])
+def test_minari_with_several_choices(tmp_path: Path, acting: spaces.Space) -> None:
+    parts = (3, 2) if isinstance(acting, spaces.MultiDiscrete) else (2, 2)
+    minari(tmp_path, SEEN, np.array([[0, 0], [1, 1], [1, 0]]) + np.array([0, 4 * (parts[0] == 3)]), acting)
+    action = find_action(find_episodes(tmp_path))
+    assert action == ActionSpec(sum(parts), True, parts)
+    blocks = np.split(only(tmp_path, Format.minari, action).action[:-1], [parts[0]], axis=1)
+    assert [block.argmax(1).tolist() for block in blocks] == [[0, 1, 1], [0, 1, 0]]
+
+
+def test_minari_with_images(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    space = spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    minari(tmp_path / "raw", images, np.array([2, 0, 1]), seen=space, jpeg_encoding=False)
+    assert (only(tmp_path / "raw", Format.minari).observation["image"] == images).all()
+    minari(tmp_path / "jpeg", images, np.array([2, 0, 1]), seen=space)
+    with pytest.raises(UserError, match=r"`image` consists of lossy JPEG .* with jpeg_encoding=False"):
+        find_episodes(tmp_path / "jpeg")
 
 
 def test_minari_truncated(tmp_path: Path) -> None:
@@ -194,54 +220,42 @@ def test_minari_truncated(tmp_path: Path) -> None:
 def test_minari_in_the_order_of_numbers(tmp_path: Path) -> None:
     minari(tmp_path, SEEN, np.array([2, 0, 1]))
     with changed(tmp_path) as file:
-        for number in (1, 10, 2):
+        for number in (10, *range(1, 10)):
             file.copy("episode_0", f"episode_{number}")
             file[f"episode_{number}/rewards"][0] = number
     rewards = [episode.reward[1] for episode in find_episodes(tmp_path).read(CHOICES)]
-    assert rewards == [0.5, 1, 2, 10]
+    assert rewards == [0.5, *range(1, 11)]
 
 
-BOX = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-9], "high": [9]}
-TEXT = {"type": "Text", "max_length": 9, "min_length": 1, "charset": "abc"}
-PAIR = {"type": "Tuple", "subspaces": [BOX, BOX]}
-CHOICE = {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}
+TEXT = spaces.Text(9)
+PAIR = spaces.Tuple([BOX, BOX])
 
 
 @pytest.mark.parametrize(
-    ("observation", "action", "message"),
+    ("seen", "acting", "message"),
     [
-        (TEXT, CHOICE, "its observations are a Text, but only Box, Discrete"),
-        (PAIR, CHOICE, "its observations are a Tuple, but only Box, Discrete"),
-        (
-            {"type": "Dict", "subspaces": {"a": BOX, "mission": TEXT}},
-            CHOICE,
-            "its observation `mission` is a Text, but only Box",
-        ),
-        ({"type": "Dict", "subspaces": {"a": PAIR}}, CHOICE, "its observation `a` is a Tuple, but only Box"),
-        (
-            {"type": "Dict", "subspaces": {"a": {"type": "Dict", "subspaces": {}}}},
-            CHOICE,
-            "its observation `a` is a Dict, but only Box",
-        ),
-        (BOX, TEXT, "its actions are a Text, not a Discrete, MultiDiscrete or Box"),
-        (BOX, PAIR, "its actions are a Tuple, not a Discrete"),
-        (BOX, BOX | {"shape": [0], "low": [], "high": []}, "its actions are empty"),
+        (TEXT, CHOICE, "its `vector` is a Text, but only Box, Discrete"),
+        (PAIR, CHOICE, "its `vector` is a Tuple, but only Box, Discrete"),
+        (spaces.Dict({"a": BOX, "mission": TEXT}), CHOICE, "its `mission` is a Text, but only Box"),
+        (spaces.Dict({"a": PAIR}), CHOICE, "its `a` is a Tuple, but only Box"),
+        (spaces.Dict({"a": spaces.Dict({})}), CHOICE, "its `a` is a Dict, but only Box"),
+        (BOX, TEXT, "its `actions` is a Text, but only Box, Discrete"),
+        (BOX, PAIR, "its `actions` is a Tuple, but only Box, Discrete"),
+        (BOX, spaces.Dict({"a": CHOICE}), "its `actions` is a Dict, but only Box"),
+        (BOX, spaces.Box(0, 1, (0,)), "its action is invalid"),
+        (BOX, spaces.Discrete(10**6), "its action is invalid"),
+        (BOX, spaces.MultiBinary(2**40), "its action is invalid"),
+        (spaces.Box(-9, 9, (2,)), CHOICE, r"`vector` has the shape \(4, 1\), unlike its space \(2,\)"),
+        (BOX, spaces.Box(-1, 1, (2,)), r"one action has the shape \(\)"),
     ],
 )
 def test_minari_names_the_space_that_it_cannot_read(
-    tmp_path: Path, observation: Any, action: Any, message: str
+    tmp_path: Path, seen: spaces.Space, acting: spaces.Space, message: str
 ) -> None:
-    minari(tmp_path, SEEN, np.array([2, 0, 1]), observation_space=observation, action_space=action)
-    with pytest.raises(UserError, match=message):
-        list(find_episodes(tmp_path).read(CHOICES))
-
-
-@pytest.mark.parametrize("name", ["observations", "actions"])
-def test_minari_recognizes_a_tuple_without_metadata(tmp_path: Path, name: str) -> None:
     minari(tmp_path, SEEN, np.array([2, 0, 1]))
-    with changed(tmp_path) as file:
-        del file[f"episode_0/{name}"]
-        for index in range(2):
-            file[f"episode_0/{name}/_index_{index}"] = np.zeros((4, 1))
-    with pytest.raises(UserError, match=f"`{name}` .* Tuple"):
-        list(find_episodes(tmp_path).read(CHOICES))
+    metadata = tmp_path / "data" / "metadata.json"
+    changes = {"observation_space": serialize_space(seen), "action_space": serialize_space(acting)}
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | changes))
+    with pytest.raises(UserError, match=message):
+        found = find_episodes(tmp_path)
+        list(found.read(found.action or CHOICES))

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import struct
+import sys
 import tracemalloc
 import zipfile
 from collections import Counter
@@ -14,6 +15,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
+from minari.serialization import serialize_space
 
 from reverie.episodes import Format, find_action, find_episodes, npz, write_episodes
 from reverie.episodes import episode as bounds
@@ -221,6 +224,7 @@ def test_links_and_pipes(tmp_path: Path) -> None:
     assert "it is a pipe, not a regular file" in refusal(tmp_path / "pipe" / "a-4.npz")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "main_data.hdf5").symlink_to(hdf5(tmp_path / "away"))
+    metadata(tmp_path / "data")
     assert "it is a link, not a regular file" in refusal(tmp_path / "data")
 
 
@@ -317,7 +321,17 @@ def hdf5(folder: Path, change: Callable[[Any], None] | None = None) -> Path:
         group["truncations"] = np.zeros(3, np.bool_)
         if change is not None:
             change(group)
+    metadata(folder)
     return path
+
+
+def metadata(folder: Path, **changes: Any) -> None:
+    """Write the metadata of a Minari dataset, without the keys whose values are `None`."""
+    seen, acting = spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(3)
+    whole = {"data_format": "hdf5", "observation_space": serialize_space(seen)}
+    whole |= {"action_space": serialize_space(acting), "jpeg_encoding": False} | changes
+    kept = {name: value for name, value in whole.items() if value is not None}
+    (folder / "metadata.json").write_text(json.dumps(kept))
 
 
 def swapped(name: str, make: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -336,6 +350,14 @@ def virtual(group: Any) -> None:
     group.create_virtual_dataset("observations", layout)
 
 
+def aliased(group: Any) -> None:
+    """Make groups that contain each other twice, so that reading them all takes forever."""
+    inner = group.create_group("infos")
+    for _ in range(64):
+        outer, inner = inner, inner.create_group("a")
+        outer["b"] = inner
+
+
 TEXT = h5py.string_dtype()
 HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
@@ -345,17 +367,14 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     ),
     ("observations", lambda g: g.__setitem__("observations", h5py.SoftLink("/episode_0")), "is a link"),
     ("rewards", lambda g: g.__setitem__("rewards", h5py.SoftLink("/episode_0/rewards")), "is a link"),
+    ("rewards", lambda g: g.__setitem__("rewards", g["truncations"]), "/rewards` is a link"),
+    ("rewards", aliased, "/infos/a` is a link"),
     (
         "observations",
         lambda g: g.create_dataset("observations", (4, 2), "f8", external=[("/etc/passwd", 0, 64)]),
-        "`observations` is in other files",
+        "/observations` is in other files",
     ),
-    ("observations", virtual, "`observations` is in other files"),
-    (
-        "observations",
-        lambda g: g.create_dataset("observations", (4, 2), "i4", scaleoffset=0, chunks=(4, 2)),
-        "or uses filters other than gzip and lzf",
-    ),
+    ("observations", virtual, "/observations` is in other files"),
     (
         "observations",
         lambda g: g.create_dataset("observations", (2**40, 2**20), "f8", chunks=(1, 16)),
@@ -363,32 +382,38 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     ),
     (
         "observations",
-        lambda g: g.create_dataset("observations", (0, 2), "f8", chunks=(2**20, 2**8), maxshape=(None, 2**9)),
-        "it has 4 rewards, but `vector` has the shape",
+        lambda g: g.create_dataset("observations", (4, 2), "i4", scaleoffset=0, chunks=(4, 2)),
+        "or uses filters other than gzip and lzf",
+    ),
+    (
+        "rewards",
+        lambda g: g.create_dataset("infos/large", (2**30, 2), "f8", chunks=(1, 2)),
+        "its arrays occupy 17,179,869,",
     ),
     (
         "observations",
-        lambda g: g.create_dataset("observations", (4,), h5py.vlen_dtype(np.uint8)),
-        "contains text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False",
+        lambda g: g.create_dataset("observations", (0, 2), "f8", chunks=(2**20, 2**9), maxshape=(None, 2**9)),
+        "its arrays occupy 4,294,967,",
     ),
-    ("observations", lambda g: g.create_dataset("observations", (4,), TEXT), "text or JPEG images"),
-    ("observations", lambda g: g.create_dataset("observations", (4,), h5py.ref_dtype), "text or JPEG"),
+    ("observations", lambda g: g.create_dataset("observations", (4,), h5py.vlen_dtype(np.uint8)), "object"),
+    ("observations", lambda g: g.create_dataset("observations", (4,), TEXT), "the dtype object"),
+    ("observations", lambda g: g.create_dataset("observations", (4,), h5py.ref_dtype), "the dtype object"),
     ("observations", lambda g: g.create_dataset("observations", (4, 2), ">f8"), "the dtype >f8"),
     (
         "observations",
         lambda g: g.create_dataset("observations", (4,), [("a", "f4"), ("b", "f4")]),
-        "`observations` has the dtype [('a', '<f4'), ('b', '<f4')]",
+        "`vector` has the dtype [('a', '<f4'), ('b', '<f4')]",
     ),
-    ("observations", lambda g: g.create_group("observations/a/b"), "`observations/a` is a group of groups"),
-    ("observations", lambda g: g.create_group("observations"), "at least one observation"),
+    ("observations", lambda g: g.create_group("observations/a/b"), "AssertionError"),
+    ("observations", lambda g: None, "KeyError"),
     (
         "observations",
         lambda g: g.create_dataset("observations", data=np.ones((3, 2))),
         "`vector` has the shape (3, 2)",
     ),
     ("observations", lambda g: g.create_dataset("observations", data=1.0), "`vector` has the shape ()"),
-    ("rewards", lambda g: g.create_group("rewards"), "`rewards` is a group"),
-    ("rewards", lambda g: None, "it has no `rewards`"),
+    ("rewards", lambda g: g.create_group("rewards"), "AssertionError"),
+    ("rewards", lambda g: None, "KeyError"),
     ("rewards", lambda g: g.create_dataset("rewards", data=np.full(3, np.nan)), "not finite"),
     (
         "rewards",
@@ -401,10 +426,11 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
         "it has 4 rewards, but `action` has the shape (5,)",
     ),
     ("actions", lambda g: g.create_dataset("actions", data=np.array([0, 1, 9])), "go up to 9"),
+    ("actions", lambda g: g.create_dataset("actions", (3,), TEXT), ""),
     (
         "actions",
         lambda g: g.create_dataset("actions", data=np.zeros((3, 3))),
-        "need bounds, but metadata.json in the same folder has none",
+        "one action has the shape (3,), but Discrete(3) has ()",
     ),
     (
         "terminations",
@@ -430,41 +456,63 @@ def test_an_episode_that_is_a_link(tmp_path: Path) -> None:
 def test_invalid_hdf5_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(content)
+    metadata(tmp_path)
     assert "main_data.hdf5 cannot be read" in refusal(path)
 
 
 @pytest.mark.parametrize(
     ("space", "reason"),
     [
-        ({"type": "Text"}, "its actions are a Text, not a Discrete, MultiDiscrete or Box"),
-        ({"type": "MultiDiscrete", "nvec": [3, 0]}, "its action is invalid"),
-        ({"type": "MultiDiscrete", "nvec": [3, 2]}, "its actions are int64 (), not one of 3 and one of 2"),
+        ({"type": "Text"}, "KeyError"),
+        ({"type": "Other"}, "TypeError"),
+        ({"type": "MultiDiscrete", "dtype": "int64", "nvec": [3, 0], "start": [0, 0]}, "have to be positive"),
         (
-            {"type": "Box", "shape": [2], "low": [0], "high": [1]},
-            "its actions are int64 (), not 2 numbers in [-1, 1]",
+            {"type": "MultiDiscrete", "dtype": "int64", "nvec": [3, 2], "start": [0, 0]},
+            "one action has the shape (), but MultiDiscrete([3 2]) has (2,)",
         ),
-        ({"type": "Box", "shape": [2**40, 2**40]}, ""),
+        (
+            {"type": "Box", "dtype": "float32", "shape": [2], "low": [0, 0], "high": [1, 1]},
+            "one action has the shape (), but Box",
+        ),
+        ({"type": "Box", "dtype": "float32", "shape": [2**40, 2**40], "low": 0, "high": 1}, ""),
         ({"type": "Discrete", "n": 3, "start": "a"}, ""),
-        ([], "TypeError"),
+        ({"type": "Discrete", "n": 2**70, "start": 0}, ""),
+        ([], "AssertionError"),
+        (None, "AssertionError"),
     ],
 )
 def test_metadata_that_lies(tmp_path: Path, space: Any, reason: str) -> None:
     path = hdf5(tmp_path)
-    (tmp_path / "metadata.json").write_text(json.dumps({"action_space": json.dumps(space)}))
+    metadata(tmp_path, action_space=[] if space is None else json.dumps(space))
     with pytest.raises(UserError) as refused:
         found = find_episodes(path)
         list(found.read(found.action or CHOICES))
     assert reason in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_metadata_that_names_code_runs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_metadata_that_names_code_runs_nothing(tmp_path: Path, name: str) -> None:
     """Minari's own library creates an environment from `env_spec` if a space is missing."""
     path = hdf5(tmp_path)
     spec = {"id": "A-v0", "entry_point": "os:mkdir", "kwargs": {"path": str(tmp_path / "ran")}}
     text = json.dumps(spec | {"additional_wrappers": [], "vector_entry_point": None})
-    (tmp_path / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "env_spec": text}))
+    metadata(tmp_path, env_spec=text, **{name: None})
+    with pytest.raises(UserError, match=r"metadata.json is invalid \(it must contain an action_space"):
+        list(find_episodes(path).read(CHOICES))
+    assert not (tmp_path / "ran").exists()
+    metadata(tmp_path, env_spec=text)
     [found] = find_episodes(path).read(CHOICES)
     assert found.is_terminal and not (tmp_path / "ran").exists()
+
+
+def test_minari_in_another_format_is_refused(tmp_path: Path) -> None:
+    path = hdf5(tmp_path)
+    metadata(tmp_path, data_format="arrow")
+    with pytest.raises(UserError, match="data_format hdf5"):
+        find_episodes(path)
+    (tmp_path / "metadata.json").unlink()
+    with pytest.raises(UserError, match=r"metadata.json cannot be read: No such file"):
+        find_episodes(path)
 
 
 def test_hdf5_changed_anywhere(tmp_path: Path) -> None:
@@ -480,10 +528,13 @@ def test_hdf5_changed_anywhere(tmp_path: Path) -> None:
             assert "\n" not in str(error)
 
 
-def test_without_h5py_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["h5py", "minari.dataset"])
+def test_without_a_package_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     path = hdf5(tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(UserError, match=r"Minari files need h5py: pip install .*\[minari\]"):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=rf"Minari files need the package {name}: pip .* '\.\[minari\]'\.$"):
         list(find_episodes(path).read(CHOICES))
 
 
