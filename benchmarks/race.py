@@ -85,7 +85,15 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
             process.send_signal(signal.SIGTERM)
             if process.wait() not in (0, RESUME_ME_EXIT_CODE, -signal.SIGTERM):
                 raise SystemExit(f"{name}: the run ended with exit code {process.returncode}")
-    command = [sys.executable, "scripts/probe.py", f"run={run}", "episodes=6", "max_steps=1500", "device=cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.pong_probe",
+        f"run={run}",
+        "episodes=6",
+        "max_steps=1500",
+        "device=cpu",
+    ]
     probed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return {"line": name, "changes": LINES[name], "cpu_minutes": minutes} | row_of(run, probed.stdout)
 

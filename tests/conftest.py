@@ -23,7 +23,6 @@ SLOW = (
     "commands/test_compiling.py",
     "commands/test_hydra.py",
     "commands/test_make.py",
-    "commands/test_probe.py",
     "contracts/test_environments.py",
     "contracts/test_restore.py",
     "faults",

@@ -21,7 +21,6 @@ LOADING = {
     "doctor": "--help",
     "benchmark": "--help",
     "sweep": "--help",
-    "probe": "run=pretrained:pong",
 }
 """Commands with an argument for which they import torch."""
 # In lines.
@@ -85,7 +84,7 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "probe", "certify", "doctor"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "certify", "doctor"])
 def test_on_windows_a_command_is_one_sentence(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,7 +188,6 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-plan",
         "reverie-play",
         "reverie-plot",
-        "reverie-probe",
         "reverie-train",
     ]
     assert all(callable(pkgutil.resolve_name(target)) for target in commands.values())

@@ -19,7 +19,7 @@ from benchmarks.chaos import ChaosConfig
 from benchmarks.suite.command import BenchConfig
 from benchmarks.sweep import SweepConfig
 from reverie.checkpoints.run_folder import check_change
-from reverie.commands import certify, collect, episodes, evaluate, export, plan, plot, probe
+from reverie.commands import certify, collect, episodes, evaluate, export, plan, plot
 from reverie.commands.command_line import _flags
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs, with_experiment
@@ -129,7 +129,6 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "chaos": with_own(ChaosConfig, "chaos."),
     "benchmark": with_own(BenchConfig, "bench."),
     "evaluate": alone(evaluate.EvaluateConfig),
-    "probe": alone(probe.ProbeConfig),
     "export": check_export,
     "plot": plot._parse,
     "play": alone(PlayConfig),

@@ -15,15 +15,12 @@
 # receives only the actions.
 
 # %%
-import json
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 import reverie
-from reverie.commands.probe import ProbeConfig, probe_run
 
 agent = reverie.load("pretrained:pong", device="cpu")
 env = agent.make_env()
@@ -104,15 +101,3 @@ largest.set_title("largest error of 255")
 figure.savefig("errors.png")
 print("game: ", {step: point for step, point in enumerate(points) if point})
 print("dream:", {step: round(float(each), 2) for step, each in enumerate(rewards) if abs(each) > 0.1})
-
-# %% [markdown]
-# ## Probe the model
-#
-# A linear probe predicts the positions of the ball and the paddles from the model's features. `r2` is the
-# share of variance explained in held-out games. 1 is perfect. Two short games are only a demonstration.
-# `reverie-probe run=pretrained:pong` plays eight whole games in a few minutes.
-
-# %%
-found = probe_run(ProbeConfig(run="pretrained:pong", episodes=2, max_steps=70))
-for belief in ("after_0_imagined_steps", "after_5_imagined_steps"):
-    print(belief, json.dumps(found[belief]["r2"]))

@@ -35,7 +35,7 @@ Points = NDArray[np.float64]
 _NOT_COMPARED = tuple(
     "seed. run_dir. resume. checkpoint. memory. logger. training.total_timesteps. training.generations. "
     "training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
-    "training.video_interval. training.evaluation_interval. training.probe_interval.".split()
+    "training.video_interval. training.evaluation_interval.".split()
 )
 """Settings in which runs of a group may differ, as prefixes of keys with a dot appended."""
 

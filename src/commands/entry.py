@@ -81,7 +81,6 @@ def _show(kind: type[BaseException], error: BaseException, traceback: TracebackT
 train = command(".command_line")
 evaluate = command(".evaluate")
 plan = command(".plan")
-probe = command(".probe")
 certify = command(".certify")
 doctor = command(".doctor")
 episodes = command(".episodes")

@@ -6,7 +6,7 @@
 import math
 from dataclasses import dataclass, field
 
-from ..envs.config import Suite, check_is_pong
+from ..envs.config import Suite
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError, require_range
 from ..utils.units import count_text
@@ -51,9 +51,6 @@ class DreamerTraining(TrainingConfig):
     """Mean return at which the run ends with a checkpoint, or null. It is compared with the mean of each
     evaluation, or with the mean of the last 20 training episodes if `evaluation_interval` is 0."""
 
-    probe_interval: int = 0
-    """Agent steps between probes of a Pong world model (`probe/...`). 0 disables them."""
-
     video_interval: int = 10_000
     """Agent steps between videos of an episode and of open-loop predictions."""
 
@@ -71,7 +68,7 @@ class DreamerTraining(TrainingConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_range("training", self, "rank_timeout", gt=0, le=3600)
-        intervals = ("warmup_steps", "evaluation_interval", "probe_interval", "video_interval")
+        intervals = ("warmup_steps", "evaluation_interval", "video_interval")
         counts = ("log_interval", "evaluation_episodes", "max_consecutive_nonfinite", "max_updates_per_step")
         require_range("training", self, *intervals, ge=0)
         require_range("training", self, *counts, ge=1)
@@ -153,8 +150,6 @@ class DreamerTrainConfig(TrainConfig):
                 f"collect.address={self.collect.address} has no effect without collectors. "
                 "Set collect.collectors, or omit it."
             )
-        if self.training.probe_interval:
-            check_is_pong(self.env, f"training.probe_interval={self.training.probe_interval}")
         self._check_windows()
         self._check_updates()
 

@@ -52,6 +52,9 @@ def read_config(path: Path) -> DictConfig:
             if isinstance(env := saved.get("env"), dict):
                 # Older runs were saved without this setting.
                 env.setdefault("scale_bytes", False)
+            if isinstance(training := saved.get("training"), dict):
+                # Older runs have this setting, which was removed.
+                training.pop("probe_interval", None)
         config = OmegaConf.merge(OmegaConf.structured(AnyTrainConfig), saved)
         for key, value in leaves(saved) if isinstance(saved, dict) else ():
             if not is_boolean_if_asked(setting_types().get(key), value):

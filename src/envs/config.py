@@ -138,14 +138,3 @@ class EnvConfig:
         choices = dict.fromkeys((Suite.gymnasium, Suite.vector), f"env.id={self.id}")
         choices |= {Suite.dmc: f"env.task={self.task}"}
         return choices.get(self.suite, f"env={self.suite.value}")
-
-
-def check_is_pong(env: EnvConfig, asked: str) -> None:
-    """Raise `UserError`, beginning with `asked`, unless this is Pong without sticky actions (replayable)."""
-    if (env.suite, env.game) != (Suite.atari, "pong"):
-        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, but this run plays {env.label}.")
-    if env.sticky_actions:
-        raise UserError(
-            f"{asked}: a probe replays each game, but env.sticky_actions={env.sticky_actions:g} makes it "
-            "random. Train with env.sticky_actions=0."
-        )

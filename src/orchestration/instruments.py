@@ -271,13 +271,9 @@ def instruments_of(run: Run) -> list[Instrument]:
         Instrument(run, 1, _show_progress, at_end=True),
         Video(run),
         Instrument(run, training.video_interval, _show_open_loop, at_end=True, event="first pictures"),
+        Instrument(run, training.log_interval, _log, at_end=True),
+        Instrument(run, memory.report_interval, Orchestrator.report_memory, at_end=True),
     ]
-    if training.probe_interval:
-        from .pong.probe import probe
-
-        found.append(Instrument(run, training.probe_interval, probe, event="first probe"))
-    found.append(Instrument(run, training.log_interval, _log, at_end=True))
-    found.append(Instrument(run, memory.report_interval, Orchestrator.report_memory, at_end=True))
     if run.config.env.suite in (Suite.atari, Suite.dmc):
         from .on_track.instrument import OnTrack
 

@@ -63,6 +63,18 @@ def test_a_run_saved_before_bytes_were_scaled_keeps_them_as_they_are(empty_folde
     assert not load_run(resolve_pretrained("pretrained:catch")).env.scale_bytes
 
 
+def test_a_run_saved_with_a_removed_setting_is_loaded_and_resumed(empty_folder: Path) -> None:
+    save_config(RUN, create_run_folder(replace(RUN, run_dir="run")))
+    file, saved = empty_folder / "run" / "config.yaml", load_run("run")
+    text = without_checksum(file)
+    assert "\ntraining:\n" in text and "probe_interval" not in text
+    file.write_text(text.replace("\ntraining:\n", "\ntraining:\n  probe_interval: 20000\n"))
+    assert load_run("run") == saved
+    assert resume_run("run", [])[0].training == saved.training
+    with pytest.raises(UserError, match=r"training.probe_interval"):
+        resume_run("run", parse(["training.probe_interval=100"]))
+
+
 def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(empty_folder: Path) -> None:
     save_config(RUN, create_run_folder(replace(RUN, run_dir="run")))
     text = without_checksum(empty_folder / "run" / "config.yaml")

@@ -354,7 +354,6 @@ finally:
         ("plan", ["plan.ranks=0"], 2),
         ("evaluate", ["--help"], 0),
         ("evaluate", ["run=x", "episodes=0"], 2),
-        ("probe", ["--help"], 0),
     ],
 )
 def test_help_and_mistakes_do_not_wait_for_torch(command: str, arguments: list[str], code: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import reverie
-from reverie.commands import certify, episodes, evaluate, export, plan, plot, probe
+from reverie.commands import certify, episodes, evaluate, export, plan, plot
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.utils.errors import UserError
@@ -54,7 +54,6 @@ CASES: dict[str, Callable[[str, Path], Callable[[], object]]] = {
     "reverie-export out=": lambda long, run: typed(export.main, f"run={run}", f"out={long}"),
     "reverie-episodes path=": lambda long, run: lambda: episodes.main(["show", f"path={long}"]),
     "reverie-episodes to=": lambda long, run: lambda: episodes.main(["export", f"run={run}", f"to={long}"]),
-    "reverie-probe run=": lambda long, run: typed(probe.main, f"run={long}"),
     "reverie-plot": lambda long, run: lambda: plot.main([long]),
     "reverie-plot out=": lambda long, run: lambda: plot.main([str(run), f"out={long}.html"]),
 }

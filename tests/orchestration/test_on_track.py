@@ -224,7 +224,7 @@ def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
         "world_model.decoder_scale=1: ",
         "training.train_ratio=256: ",
         "optimizer.learning_rate=0.001: ",
-        "reverie-probe run=",
+        "python -m benchmarks.pong_probe run=",
     ):
         assert cause in text
     # Published runs used 1,024.

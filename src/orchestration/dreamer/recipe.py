@@ -60,7 +60,6 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
         "buffer.prefill": (config.buffer.prefill is not None, do_without),
         "training.offline": (config.training.offline, "Set training.offline=false"),
         "checkpoint.mirror": (config.checkpoint.mirror is not None, "Set checkpoint.mirror=null"),
-        "training.probe_interval": (config.training.probe_interval > 0, "Set training.probe_interval=0"),
         "collect.collectors": (config.collect.collectors > 0, do_without),
     }
     for key, repair in ((key, repair) for key, (is_set, repair) in refused.items() if is_set):

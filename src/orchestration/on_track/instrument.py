@@ -257,8 +257,8 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
     }
     found = [text for text, applies in causes.items() if applies]
     shown = "; ".join(found) if found else "not visible in the settings"
-    probe = f"reverie-probe run={os.path.relpath(run_dir)}"
+    probe = f"python -m benchmarks.pong_probe run={os.path.relpath(run_dir)}"
     return (
         f"behind the worst run of the reference. Usual causes: {shown}. To check whether the model encodes "
-        f"the ball, run {probe}"
+        f"the ball, run {probe} in a checkout"
     )

@@ -5,9 +5,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from benchmarks.pong_probe.memory import ADDRESSES, BALL_OFFSET, check_is_pong, pong_memory
 from reverie.envs import EnvConfig, Suite, make_environment
-from reverie.envs.config import check_is_pong
-from reverie.envs.pong_memory import ADDRESSES, BALL_OFFSET, pong_memory
 from reverie.utils.errors import UserError
 
 STEPS = 120

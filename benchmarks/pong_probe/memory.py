@@ -7,8 +7,9 @@ import numpy as np
 from ale_py import Action
 from numpy.typing import NDArray
 
-from .atari import start_emulator
-from .config import EnvConfig
+from reverie.envs.atari import start_emulator
+from reverie.envs.config import EnvConfig, Suite
+from reverie.utils.errors import UserError
 
 ADDRESSES = {"ball_x": 49, "ball_y": 54, "player_y": 51, "enemy_y": 50}
 """Memory addresses by name, from Anand et al. (2019), Unsupervised State Representation Learning in Atari.
@@ -20,6 +21,17 @@ BALL_OFFSET = (-48.5, -12.5)
 _SCREEN = (210, 160)
 # Largest allowed color difference in 0..255. The environment rounds each channel.
 _TOLERANCE = 1.0
+
+
+def check_is_pong(env: EnvConfig, asked: str) -> None:
+    """Raise `UserError`, beginning with `asked`, unless this is Pong without sticky actions (replayable)."""
+    if (env.suite, env.game) != (Suite.atari, "pong"):
+        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, but this run plays {env.label}.")
+    if env.sticky_actions:
+        raise UserError(
+            f"{asked}: a probe replays each game, but env.sticky_actions={env.sticky_actions:g} makes it "
+            "random. Train with env.sticky_actions=0."
+        )
 
 
 def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.integer]) -> NDArray[np.uint8]:

@@ -1,7 +1,5 @@
 """Probe a Pong world model: measure how well its states encode the games that its policy plays."""
 
-import logging
-import math
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,23 +8,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...envs import EnvConfig, make_environment
-from ...envs.pong_memory import ADDRESSES, BALL_OFFSET, pong_memory
-from ...models import Decoder, LatentState, Noise
-from ...utils.seeding import named_seed, torch_generator
-from ...workflows.world_models import DreamerWorkflow
-from ...workflows.world_models.probe import auc, held_out_r2, imagine_along
-from ..instruments import Run
+from benchmarks.pong_probe.linear import auc, held_out_r2, imagine_along
+from benchmarks.pong_probe.memory import ADDRESSES, BALL_OFFSET, pong_memory
+from reverie.envs import EnvConfig, make_environment
+from reverie.models import Decoder, LatentState, Noise
+from reverie.utils.seeding import named_seed, torch_generator
+from reverie.workflows.world_models import DreamerWorkflow
 
-_LOG = logging.getLogger(__name__)
 # Pixels of the frame around the center of the ball.
 _PATCH = 2
 # Columns of the screen.
 _BETWEEN_PADDLES = (35.0, 125.0)
 _DRAWN_CONTRAST = 0.5
 _DECODED_AT_ONCE = _OF_MEDIAN = 200
-BRIEF_GAMES, BRIEF_STEPS, BRIEF_IMAGINED = 4, 500, (0, 5)
-"""Number of games in a probe during training, their maximum steps, and the numbers of imagined steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +142,3 @@ def _decoded(decoder: Decoder, states: LatentState, chosen: NDArray[np.intp]) ->
     index = torch.from_numpy(chosen).to(states.deter.device)
     batch = LatentState(states.deter[index].unsqueeze(0), states.stoch[index].unsqueeze(0))
     return decoder.to_raw(decoder(batch))["image"][0].cpu().numpy()
-
-
-def probe(run: Run) -> None:
-    """Probe the world model on a few short held-out games, and log the result."""
-    with run.watch("report"), run.reports.doing("probing the world model"):
-        workflow, env, seed = run.parts.workflow, run.config.env, run.config.seed
-        brief = replace(env, max_episode_frames=BRIEF_STEPS * env.action_repeat)
-        played = play(workflow, brief, BRIEF_GAMES, seed)
-        tags: dict[str, float] = {}
-        for steps in BRIEF_IMAGINED:
-            found = probe_episodes(workflow, played, steps, seed)
-            values = {f"{name}_r2": value for name, value in found["r2"].items()} | found["auc"]
-            values["drawn"] = found["drawn"]
-            known = {name: value for name, value in values.items() if value is not None}
-            tags |= {f"probe/after_{steps}/{name}": value for name, value in known.items()}
-        text = f"R2 of the ball's x {tags.get('probe/after_0/ball_x_r2', math.nan):.3g}"
-        # Models without a decoder do not have this value.
-        if (drawn := tags.get("probe/after_0/drawn")) is not None:
-            text += f", ball drawn in {100 * drawn:.1f} %"
-        _LOG.info("step %s: %s", f"{run.step:,}", text)
-        run.reports.writer.scalars(run.step, tags)

@@ -1,7 +1,7 @@
-"""Measure how well a Pong world model encodes the ball, paddles and points: reverie-probe run=<folder>.
+"""Measure how well a Pong world model encodes the ball, paddles and points.
 
-  reverie-probe run=experiments/<run>      one line of JSON, for the newest checkpoint
-  reverie-probe run=pretrained:pong        an agent included in the package
+  python -m benchmarks.pong_probe run=experiments/<run>   one line of JSON, for the newest checkpoint
+  python -m benchmarks.pong_probe run=pretrained:pong     an agent included in the package
 
 The policy plays `episodes` games. Linear probes of the model's features are fitted to all games but one and
 tested on that one, for each game in turn. Each number is reported for states with the current frame, and for
@@ -18,19 +18,19 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from .. import orchestration
-from ..config.schema import Device
-from ..envs.config import check_is_pong
-from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
-from ..workflows import world_models
-from .entry import load
-from .evaluate import cut_episodes
-from .options import own_settings
+from benchmarks.pong_probe.memory import check_is_pong
+from benchmarks.pong_probe.probe import play, probe_episodes
+from reverie.commands.evaluate import cut_episodes
+from reverie.commands.options import own_settings
+from reverie.config.schema import Device
+from reverie.orchestration import load_agent
+from reverie.utils.errors import UserError, exit_on_user_error, require_range, require_seed
+from reverie.workflows.world_models import DreamerWorkflow
 
 
 @dataclass(kw_only=True, slots=True)
 class ProbeConfig:
-    """Settings of `reverie-probe`, written as key=value."""
+    """Settings of `python -m benchmarks.pong_probe`, written as key=value."""
 
     run: str
     """Run folder, folder with weights and configuration, or `pretrained:<name>`."""
@@ -64,17 +64,17 @@ class ProbeConfig:
 
 
 def probe_run(config: ProbeConfig) -> dict[str, Any]:
-    """Return the result of `reverie-probe`."""
-    run, workflow, step = orchestration.load_agent(config.run, config.device, trust=config.trust)
-    if not isinstance(workflow, world_models.DreamerWorkflow):
+    """Return the result of `python -m benchmarks.pong_probe`."""
+    run, workflow, step = load_agent(config.run, config.device, trust=config.trust)
+    if not isinstance(workflow, DreamerWorkflow):
         raise UserError(f"run={config.run} is a population, but the probe measures world models.")
     check_is_pong(run.env, f"run={config.run}")
     env = cut_episodes(run.env, workflow.env, config.max_steps)
-    played = orchestration.play(workflow, env, config.episodes, config.seed)
+    played = play(workflow, env, config.episodes, config.seed)
     beliefs = {}
     for steps in (0, config.imagined_steps):
         try:
-            found = orchestration.probe_episodes(workflow, played, steps, config.seed)
+            found = probe_episodes(workflow, played, steps, config.seed)
         except ValueError as error:
             raise UserError(f"{error}. Increase episodes= or max_steps=.") from error
         beliefs[f"after_{steps}_imagined_steps"] = found
@@ -89,8 +89,6 @@ def probe_run(config: ProbeConfig) -> dict[str, Any]:
 
 @exit_on_user_error()
 def main() -> None:
-    """Run `reverie-probe` with the arguments of this process."""
+    """Run `python -m benchmarks.pong_probe` with the arguments of this process."""
     config, _ = own_settings(ProbeConfig, sys.argv[1:], "probe", __doc__)
-    # This imports torch, after the settings have been checked.
-    load("..orchestration", "recipe_of")
     print(json.dumps(probe_run(config)))

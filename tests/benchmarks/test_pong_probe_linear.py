@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.pong_probe.linear import RIDGE, auc, held_out_r2, imagine_along
 from reverie.models import LatentState
-from reverie.workflows.world_models.probe import RIDGE, auc, held_out_r2, imagine_along
 
-from .tiny import tiny_workflow
+from ..workflows.tiny import tiny_workflow
 
 
 def test_auc_is_the_share_of_pairs_in_order_ties_half() -> None:

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...models import LatentState, Noise
-from .world_model import WorldModel
+from reverie.models import LatentState, Noise
+from reverie.workflows.world_models.world_model import WorldModel
 
 RIDGE = 0.1
 """Ridge penalty per sample, for features with a mean variance of 1."""

@@ -1,1 +1,0 @@
-"""Instruments for Atari Pong, imported only by runs that use them."""
