@@ -1,6 +1,6 @@
 """PyTorch's classes, once the program has imported PyTorch.
 
-heapwatch does not import PyTorch, because that takes seconds and programs without it need nothing of it.
+heapwatch does not import PyTorch, because the import lasts seconds and many programs do not use PyTorch.
 """
 
 import sys
@@ -20,7 +20,7 @@ class PyTorch:
     containers: tuple[type, ...] = ()
     """The modules that store their parts by key or index."""
     plain: tuple[type, ...] = ()
-    """Types whose objects have no references."""
+    """Types of objects without references."""
 
     def refresh(self) -> Any | None:
         """Return the module `torch`, or `None` before its import is complete."""

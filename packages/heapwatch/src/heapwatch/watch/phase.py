@@ -236,7 +236,7 @@ class _Finder:
 
 
 def _call_after_import(name: str, call: Callable[[], None]) -> None:
-    """Call once a module is imported, which may be now."""
+    """Call after the import of a module, or immediately if it is already imported."""
     if name in sys.modules:
         call()
     else:
