@@ -287,7 +287,7 @@ def test_the_games_are_all_26_in_the_order_of_a_seeded_shuffle() -> None:
     assert (listed.evaluation.episodes, listed.evaluation.max_frames) == (30, 27_000)
 
 
-@pytest.mark.parametrize("name", ["atari100k", "atari100k_choice"])
+@pytest.mark.parametrize("name", ["atari100k", "atari100k_choice", "curious_replay"])
 def test_every_row_of_a_committed_list_composes_and_is_one_run_of_100000_steps(name: str) -> None:
     listed = read_rows(LISTS / f"{name}.yaml")
     for row in listed.rows:
