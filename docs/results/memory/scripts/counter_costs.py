@@ -9,6 +9,8 @@ from heapwatch.leaks.verdict import classify_trend
 from heapwatch.objects.graph_holders import find_graph_holders, first_graph
 from heapwatch.objects.walk import walk
 
+from reverie.utils import footprint
+
 READINGS, REPEATS = 4, 40
 THINGS = 1000
 
@@ -37,7 +39,7 @@ if __name__ == "__main__":
     cost("open_files_count", process.open_files_count)
     cost("live_children", process.live_children)
     cost("host_memory_stats (all of these)", process.host_memory_stats)
-    cost("process_tree_pss_bytes", process.process_tree_pss_bytes)
+    cost("process_tree_pss_bytes", footprint.process_tree_pss_bytes)
     cost("memory_available_bytes", limits.memory_available_bytes)
     cost("judge, 96 samples", lambda: classify_trend([1e6 * sample for sample in range(96)], 1e6))
     objects = {"store": [[torch.ones(1)] for _ in range(THINGS // 2)]}
