@@ -349,7 +349,7 @@ def main() -> None:
     results = read_results(RESULTS)
     PAGE.write_text(page(results))
     if results:
-        README.write_text(README_TABLE.sub(readme_table(results), README.read_text()))
+        README.write_text(README_TABLE.sub(lambda _: readme_table(results), README.read_text()))
         draw(results, FIGURE)
     print(f"{PAGE}: {count_text(len(results), 'run')}")
 

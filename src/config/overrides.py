@@ -35,6 +35,8 @@ _IGNORED = {
 }
 """Hydra settings that do not affect a run, each with an explanation."""
 
+_WITH_EQUALS_SIGN = re.compile(r"""[^][(){}"'\\ ]*=[^][(){}"'\\ ]*""")
+
 # Hydra accepts new keys if they have this prefix.
 _MAY_BE_NEW = "++"
 
@@ -182,9 +184,8 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     try:
         override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
-        is_text = setting_types().get(key) in (str, str | None)
-        if is_text and not value.startswith(("'", '"')) and '"' not in value:
-            # Folders of multirun jobs contain equals signs: resume=experiments/<sweep>/0-seed=1.
+        # Folders of multirun jobs contain equals signs: resume=experiments/<sweep>/0-seed=1.
+        if setting_types().get(key) in (str, str | None) and re.fullmatch(_WITH_EQUALS_SIGN, value):
             return _parse_one(f'{key}="{value}"', parser)
         repair = f"Quote the value twice if it contains spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error

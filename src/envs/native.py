@@ -390,20 +390,23 @@ def info_rows(
     info: Mapping[str, Any], names: Sequence[str], ended: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
     """Return the numbers by name that `info` has for the environments `ended`. Missing numbers are NaN."""
-    final, rows = info.get("final_info"), {}
+    final: Any = info.get("final_info")
+    rows: dict[str, NDArray[np.float64]] = {}
     for name in names:
         rows[name] = np.full(len(ended), np.nan)
-        holder: Any = final if isinstance(final, Mapping) else info
-        *path, key = [name] if name in holder else name.split("/")
-        for part in path:
-            holder = holder.get(part) if isinstance(holder, Mapping) else None
-        if not len(ended) or not isinstance(holder, Mapping) or key not in holder:
-            continue
+        # Gymnasium then puts the info of the next episode outside.
+        is_final = isinstance(final, Mapping)
+        source = final if is_final else info
+        path = [name] if name in source else name.split("/")
+        value: Any = info
+        has_number = np.ones(len(ended), np.bool_)
         # Texts and arrays for each environment are not numbers.
-        with suppress(TypeError, ValueError, IndexError):
-            rows[name][:] = as_array(holder[key][ended])
-            if f"_{key}" in holder:
-                rows[name][~as_array(holder[f"_{key}"][ended]).astype(np.bool_)] = np.nan
+        with suppress(AttributeError, TypeError, ValueError, IndexError):
+            for key in ["final_info", *path] if is_final else path:
+                if (mask := value.get(f"_{key}")) is not None:
+                    has_number &= as_array(mask[ended]).astype(np.bool_)
+                value = value.get(key)
+            rows[name][has_number] = as_array(value[ended])[has_number]
     return rows
 
 

@@ -165,7 +165,7 @@ MISTAKES = {
         ["experiment=erl_pendulum", "buffer.store_latents=true"],
         ["buffer.store_latents is a setting of workflow=dreamer, but erl_pendulum uses workflow=population"],
     ),
-    "broken grammar": (["buffer.capacity=a b("], ["buffer.capacity=a b(", "not in Hydra's grammar", "Quote"]),
+    "broken grammar": (["run_dir=a b("], ["run_dir=a b(", "not in Hydra's grammar", "Quote"]),
     "interpolation of nothing": (["env.game=${foo}"], ["env.game", "'foo' not found"]),
     "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values. Add -m"]),
     "unknown flag": (["--multrun"], ["arguments: --multrun", "Did you mean `--multirun`?"]),

@@ -18,7 +18,7 @@ from torch import Tensor
 import reverie
 from examples.catch_tensors import CatchTensors
 from reverie.envs import Catch, EnvConfig, EnvironmentCrashed, Suite, make_environment, make_single, spec_of
-from reverie.envs.native import Given, NativeVector, actions_of
+from reverie.envs.native import Given, NativeVector, actions_of, info_rows
 from reverie.envs.registered import register_maker
 from reverie.envs.spaces import as_array, convert_action, convert_observation
 from reverie.envs.workers import numbers_of
@@ -445,6 +445,22 @@ class Reporter(gymnasium.Env):
         # Only the shorter episodes report a success.
         info |= {"success": self.length == 3} if self.length < 5 else {}
         return np.zeros(1, np.float32), 1.0, self.time == self.length, False, info
+
+
+def test_masks_at_every_level_of_info_hide_numbers() -> None:
+    ended, both = np.array([0, 1]), np.array([1.0, 5.0])
+    first = np.array([True, False])
+    cases: list[dict[str, Any]] = [
+        {"s": both, "_s": first},
+        {"final_info": {"s": both}, "_final_info": first},
+        {"s": np.array([1.0, np.nan])},
+    ]
+    for info in cases:
+        assert np.array_equal(info_rows(info, ["s"], ended)["s"], [1, np.nan], equal_nan=True)
+    nested = {"d": {"s": both}, "_d": first, "text": np.array(["a", "b"]), "whole": 3.0}
+    found = info_rows(nested, ["d/s", "text", "whole", "text/s", "missing"], ended)
+    assert np.array_equal(found.pop("d/s"), [1, np.nan], equal_nan=True)
+    assert all(np.isnan(row).all() for row in found.values())
 
 
 class CatchWithInfo(CatchTensors):

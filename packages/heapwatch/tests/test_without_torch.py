@@ -63,6 +63,20 @@ def test_a_leak_is_found_where_torch_cannot_be_imported(tmp_path: Path, module: 
     assert re.search(message, seen.stderr), seen.stderr
 
 
+@pytest.mark.parametrize("stub", ["types.ModuleType", "mock.MagicMock"])
+def test_a_stub_of_torch_is_not_read(tmp_path: Path, stub: str) -> None:
+    write(tmp_path, ARRAYS, "store.py")
+    names = ("torch", "torch.nn", "torch.optim", "torch.optim.optimizer")
+    stubs = f"""
+        import sys, types
+        from unittest import mock
+        sys.modules |= {{name: {stub}(name) for name in {names}}}
+    """
+    write(tmp_path, stubs + UNTIL_A_LEAK.replace("    ", "        ").rpartition("assert")[0])
+    seen = python(tmp_path, *WATCH, "--at", "store:Store.add", "train.py")
+    assert "Store.history (list" in seen.stderr and "internal error" not in seen.stderr, seen.stderr
+
+
 def test_a_late_import_of_torch_is_noticed(tmp_path: Path) -> None:
     write(
         tmp_path,

@@ -26,8 +26,9 @@ class PyTorch:
         """Return the module `torch`, or `None` before its import is complete."""
         torch = sys.modules.get("torch")
         is_importing = getattr(getattr(torch, "__spec__", None), "_initializing", False)
-        # A program may replace the module by a stub.
-        if self.module is None and torch and "torch.nn" in sys.modules and not is_importing:
+        # A program may replace PyTorch by a stub or a mock.
+        is_real = "torch.optim.optimizer" in sys.modules and isinstance(getattr(torch, "Tensor", None), type)
+        if self.module is None and torch is not None and is_real and not is_importing:
             nn = torch.nn
             self.containers = (nn.ModuleDict, nn.ModuleList, nn.ParameterDict, nn.ParameterList)
             self.plain = (torch.dtype, torch.device, torch.Size)

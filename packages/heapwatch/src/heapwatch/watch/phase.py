@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from ..errors import UsageError
@@ -24,7 +24,6 @@ from ..pytorch import TORCH
 from ..texts import with_place
 
 _LOG = logging.getLogger(__name__)
-_OPTIMIZER = "torch.optim.optimizer"
 # The clock starts counting after this time.
 _SILENT_SECONDS = 2.0
 # Another optimizer counts after this many consecutive steps.
@@ -123,7 +122,7 @@ class Phase:
     def start(self) -> None:
         """Start counting."""
         if self._calls is None:
-            _call_after_import(_OPTIMIZER, self._listen)
+            self._listen()
             self._clock.start()
         else:
             self._calls.start()
@@ -137,12 +136,12 @@ class Phase:
             self._hook.remove()
 
     def _listen(self) -> None:
-        """Count the steps of all optimizers."""
-        if not self._stopped.is_set():
+        """Count the steps of all optimizers, once the program has imported PyTorch."""
+        torch = TORCH.refresh()
+        if self._hook is None and torch is not None:
             # A compiled step also calls this hook. A method cannot be disabled for the compiler.
-            after_step = sys.modules["torch"]._disable_dynamo(lambda *given: self._after_step(*given))
-            optimizer = sys.modules[_OPTIMIZER]
-            self._hook = optimizer.register_optimizer_step_post_hook(after_step)
+            after_step = torch._disable_dynamo(lambda *given: self._after_step(*given))
+            self._hook = torch.optim.optimizer.register_optimizer_step_post_hook(after_step)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer is not self._optimizer():
@@ -172,6 +171,8 @@ class Phase:
         while self.is_timed and not self._stopped.wait(self._seconds):
             if os.getpid() != self._pid:
                 return
+            # The program may import PyTorch at any time.
+            self._listen()
             if self._is_due() and self._pending not in _WAITING:
                 _WAITING.add(self._pending)
                 api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
@@ -210,37 +211,6 @@ class Phase:
             _LOG.exception("internal error in the watch at step %s. The program continues.", self._count)
         finally:
             self._turns.discard(turn)
-
-
-class _Finder:
-    """Finds one module as the other finders do, and makes a call after its first import."""
-
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        self._name, self._call = name, call
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the spec of the module, or `None` for all other modules."""
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        found = find_spec(name)
-        if found is not None and found.loader is not None:
-            execute = found.loader.exec_module
-
-            def execute_and_call(module: ModuleType) -> None:
-                execute(module)
-                self._call()
-
-            found.loader.exec_module = execute_and_call
-        return found
-
-
-def _call_after_import(name: str, call: Callable[[], None]) -> None:
-    """Call after the import of a module, or immediately if it is already imported."""
-    if name in sys.modules:
-        call()
-    else:
-        sys.meta_path.insert(0, _Finder(name, call))
 
 
 def find_module(name: str) -> ModuleSpec | None:
