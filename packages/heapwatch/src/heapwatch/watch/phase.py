@@ -141,7 +141,9 @@ class Phase:
         if self._hook is None and torch is not None:
             # A compiled step also calls this hook. A method cannot be disabled for the compiler.
             after_step = torch._disable_dynamo(lambda *given: self._after_step(*given))
-            self._hook = torch.optim.optimizer.register_optimizer_step_post_hook(after_step)
+            # `torch.optim` does not keep its module as an attribute.
+            optimizer = sys.modules["torch.optim.optimizer"]
+            self._hook = optimizer.register_optimizer_step_post_hook(after_step)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if optimizer is not self._optimizer():
