@@ -148,7 +148,7 @@ def readme_table(results: Sequence[Result]) -> str:
     scores = with_ours(results)
     listed = dict.fromkeys(row.name.partition("_seed_")[0] for row in read_rows(LIST).rows)
     games = [game for game in listed if game in scores][:GAMES_IN_README]
-    head = [f"Atari-100k, {len(scores)} of {len(read_baselines())} games", *map(title, games)]
+    head = [f"Atari-100k, {len(scores)} of {count_text(len(read_baselines()), 'game')}", *map(title, games)]
     labels = {OURS: "Reverie, on one CPU core", NATURE: f"{AGENT}, on a GPU"}
     rows = [[label, *(number(scores[game][agent]) for game in games)] for agent, label in labels.items()]
     return f"{table(head, rows)}\n"

@@ -15,7 +15,6 @@ from gymnasium.utils import env_checker
 from gymnasium.utils.env_checker import data_equivalence
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
-from ..envs.native import SingleEnv
 from ..envs.process_state import KeptState, collected_changes
 from ..envs.registered import require_no_statistics
 from ..envs.spaces import (
@@ -189,7 +188,7 @@ def _action_words(space: spaces.Space[Any]) -> str:
 
 def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
     """Check `reset` and `step` with Gymnasium's checker. It has no check for a batch of environments."""
-    if isinstance(env.unwrapped, SingleEnv):
+    if env.unwrapped.metadata.get("is_of_a_batch"):
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
