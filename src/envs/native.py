@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -277,9 +277,8 @@ _NO_STATE = "the environment has no methods `state_dict` and `load_state_dict`"
 class SingleEnv(gymnasium.Env[Any, Any]):
     """One environment of a vector environment, with Gymnasium's interface."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "is_of_a_batch": True}
-
     def __init__(self, config: EnvConfig) -> None:
+        self.metadata = {"render_modes": [], "is_of_a_batch": True}
         self._env, _ = make_vector(replace(config, num_envs=1))
         self._is_same_step = autoreset_mode(config, self._env) is AutoresetMode.SAME_STEP
         self._names = config.info_names
