@@ -148,11 +148,11 @@ class NativeVector:
         step = TimeStep(seen, np.where(is_first, np.float32(0), reward), is_first, is_last, is_terminal)
         ended = np.flatnonzero(is_last)
         numbers = info_rows(info, self.spec.info, ended)
+        whole = {name: np.full(self.spec.num_envs, np.nan) for name in self.spec.info}
         if self._mode is AutoresetMode.NEXT_STEP or not len(ended):
             for name, row in numbers.items():
-                step.info[name] = np.full(self.spec.num_envs, np.nan)
-                step.info[name][ended] = row
-            return step, None
+                whole[name][ended] = row
+            return replace(step, info=whole), None
         if self._mode is AutoresetMode.SAME_STEP:
             final = self._converted(final_rows(info, ended), len(ended))
         else:
@@ -160,10 +160,9 @@ class NativeVector:
             batch, _ = self._env.reset(options={"reset_mask": signals[1] | signals[2]})
             seen = self._converted(batch)
         first, none = np.zeros(len(ended), np.bool_), np.zeros_like(is_last)
-        no_numbers = TimeStep.empty(self.spec).info
         return (
             TimeStep(final, reward[ended], first, ~first, is_terminal[ended], ended, numbers),
-            TimeStep(seen, np.where(is_last, np.float32(0), reward), is_last, none, none, info=no_numbers),
+            TimeStep(seen, np.where(is_last, np.float32(0), reward), is_last, none, none, info=whole),
         )
 
     def _on_host(
@@ -391,13 +390,15 @@ def info_rows(
     info: Mapping[str, Any], names: Sequence[str], ended: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
     """Return the numbers by name that `info` has for the environments `ended`. Missing numbers are NaN."""
+    rows = {name: np.full(len(ended), np.nan) for name in names}
+    # Most steps end no episode. Selecting rows of tensors would copy an empty index to their device.
+    if not len(ended):
+        return rows
     final: Any = info.get("final_info")
-    rows: dict[str, NDArray[np.float64]] = {}
+    # Gymnasium then puts the info of the next episode outside.
+    is_final = isinstance(final, Mapping)
+    source = final if is_final else info
     for name in names:
-        rows[name] = np.full(len(ended), np.nan)
-        # Gymnasium then puts the info of the next episode outside.
-        is_final = isinstance(final, Mapping)
-        source = final if is_final else info
         path = [name] if name in source else name.split("/")
         value: Any = info
         has_number = np.ones(len(ended), np.bool_)

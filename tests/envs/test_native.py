@@ -463,6 +463,14 @@ def test_masks_at_every_level_of_info_hide_numbers() -> None:
     assert all(np.isnan(row).all() for row in found.values())
 
 
+def test_a_step_that_ends_no_episode_does_not_read_its_info() -> None:
+    # The values of a meta tensor cannot be read.
+    unread = {"success": torch.ones(2, device="meta")}
+    with pytest.raises(NotImplementedError):
+        info_rows(unread, ["success"], np.array([0]))
+    assert info_rows(unread, ["success"], np.zeros(0, np.int64))["success"].shape == (0,)
+
+
 class CatchWithInfo(CatchTensors):
     """Reports the number of caught balls as a tensor."""
 
