@@ -156,7 +156,5 @@ def test_the_notebooks_run(tmp_path: Path, server: Server) -> None:
         r"^leak$(?s:.*)^agent\.state: [\d.]+ MB, \d+ steps deep\nflat 0 holders of graphs$", found, re.M
     )
     assert re.search(r"trained for 4,200 steps>: mean return \+1\.00 of 1", found)
-    assert re.search(
-        r'^game:  \{3: 1\.0\}\ndream: \{3: 0\.\d+(?s:.*)^after_5_imagined_steps \{"ball_x"', found, re.M
-    )
+    assert re.search(r"^game:  \{3: 1\.0\}\ndream: \{3: 0\.\d+", found, re.M)
     assert all((tmp_path / name).stat().st_size for name in ("dream.png", "errors.png", "memory/watch.html"))
