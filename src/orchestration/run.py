@@ -67,13 +67,11 @@ def open_run(
         if not shows_bar(config.logger.progress):
             opened.enter_context(heartbeat)
         threads = _ready_torch(config, recipe, preflight, signals, heartbeat)
-        try:
-            parts = recipe.build(config, run_dir)
-        except BaseException:
+        undo = opened.enter_context(ExitStack())
+        if is_new:
             # A new folder does not contain results yet. Other ranks may be removing their parts of it.
-            if is_new:
-                shutil.rmtree(run_dir, ignore_errors=True)
-            raise
+            undo.callback(shutil.rmtree, run_dir, ignore_errors=True)
+        parts = recipe.build(config, run_dir)
         opened.callback(parts.environment.close)
         # The checkpoint may be refused, so it is restored before any file of the run is written.
         if checkpoint is not None:
@@ -101,6 +99,7 @@ def open_run(
             run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
             if checkpoint is not None:
                 run.mirror.upload(checkpoint, prune=False)
+        undo.pop_all()
         yield run
 
 
