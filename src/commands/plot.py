@@ -120,7 +120,13 @@ class PlotConfig:
     """Content of figures and data. profile is the share of seeds above each final score. A page has both."""
 
     title: str | None = None
-    """Title of the figure, or null for the tag."""
+    """Title of the figure, or null for the name of the vertical axis."""
+
+    xlabel: str | None = None
+    """Name of the horizontal axis of what draw= shows, or null for the default."""
+
+    ylabel: str | None = None
+    """Name of the vertical axis of what draw= shows, or null for the default."""
 
     labels: str | None = None
     """Names of the groups in their order, separated by commas, or null for their settings."""
@@ -219,9 +225,8 @@ def _curves(groups: Sequence[Group], titles: Sequence[str]) -> list[Curve]:
         is_shared = ~np.isnan(group.rows).any(axis=0)
         rows = group.rows[:, is_shared]
         interval = bootstrap_interval(rows) if rows.size else (rows[0], rows[0])
-        curves.append(
-            Curve(title, group.grid, group.rows, group.grid[is_shared], interquartile_mean(rows), *interval)
-        )
+        value, at = interquartile_mean(rows), group.grid[is_shared]
+        curves.append(Curve(title, group.grid, group.rows, at, value, *interval))
     return curves
 
 
@@ -262,6 +267,8 @@ def _figure(curves: Sequence[Curve], draw: Draw, config: PlotConfig, tag: str) -
             plot.fill(*outline, color=color, alpha=0.18, linewidth=0, gid="band")
     tidy(plot)
     across, upwards = _axes(draw, tag, config.x)
+    if draw is config.draw:
+        across, upwards = printable(config.xlabel or across), printable(config.ylabel or upwards)
     plot.set_title(printable(config.title or upwards), loc="left", fontsize=11)
     plot.set_xlabel(across)
     if config.title:
@@ -318,10 +325,7 @@ def _page(
             folder = escape(printable(str(run.path)))
             runs.append([str(number), str(run.settings["seed"]), f"{score:.4g}", *lengths, folder])
         if len({run.settings["seed"] for run in group.runs}) < len(group.runs):
-            repeats += (
-                f"A seed occurs several times in group {number} and counts as several seeds, but they are "
-                "not independent. "
-            )
+            repeats += f"A seed occurs several times in group {number} and counts as several seeds. "
     final = "last value" if is_evaluation(tag) else "mean of the last 10 % of the values"
     headings = ("setting", *(f"group {number + 1}" for number in range(len(groups))))
     settings = ([escape(printable(text)) for text in (key, *texts)] for key, texts in differing.items())

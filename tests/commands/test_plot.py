@@ -152,13 +152,17 @@ def test_the_same_runs_give_the_same_bytes_as_a_page_and_as_a_picture(two_groups
 
 
 def test_a_figure_for_a_paper_has_its_title_labels_and_data(two_groups: Path) -> None:
-    named = ["title=Catch after 2,000 steps", "labels=ours,a larger rate"]
+    named = ["title=Catch after 2,000 steps", "labels=ours,a larger rate", "xlabel=actions", "ylabel=$R$"]
     main([str(two_groups), *named, "out=r.pdf", "out=r.svg", "out=r.csv"])
     text = subprocess.run(["pdftotext", "r.pdf", "-"], capture_output=True, text=True, check=True).stdout
     drawn = ElementTree.parse("r.svg").getroot()
     assert {len(lines_of(drawn, name)) for name in ("group", "band")} == {2}
-    for name in ("Catch after 2,000 steps", "ours", "a larger rate", "agent steps", "episode/return"):
+    for name in ("Catch after 2,000 steps", "ours", "a larger rate", "actions", "$R$"):
         assert name in text
+    assert "agent steps" not in text and "episode/return" not in text
+    main([str(two_groups), *named, "out=page.html"])
+    # The page also draws the profile, which has other axes.
+    assert "share of seeds above" in Path("page.html").read_text()
     with Path("r.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["group", "seed", "agent steps", "value", "low", "high"]
