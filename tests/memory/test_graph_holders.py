@@ -286,6 +286,19 @@ def test_graphs_that_meet_are_reported_together_and_those_of_one_parameter_are_n
     assert [(a.paths, a.nbytes) for a in apart.holders] == [(("b[0]",), 8000), (("a[0]",), 4000)]
 
 
+def test_a_carried_state_is_named_before_the_tensors_of_the_current_step() -> None:
+    weight, state = nn.Parameter(torch.ones(4)), torch.zeros(())
+    policy, agent = SimpleNamespace(), SimpleNamespace(state=state)
+    for _ in range(30):
+        policy.logits, policy.outputs = weight.exp(), [weight.exp(), weight.exp()]
+        loss = policy.logits.sum() + sum(each.sum() for each in policy.outputs)
+        agent.state = agent.state * 0.9 + loss
+    # All of them share nodes, and the policy has more tensors and is found first.
+    holder = only(find_graph_holders({"weight": weight, "policy": policy, "agent": agent}))
+    assert holder.paths[0] == "agent.state" and holder.num_paths == 4
+    assert holder.steps_deep == 90
+
+
 def test_bytes_count_each_storage_once_and_not_what_the_roots_hold_anyway() -> None:
     weight, data = nn.Parameter(torch.ones(1000)), torch.ones(1000)
     # This saves both factors.

@@ -152,8 +152,8 @@ def _holder(cluster: "_Cluster") -> GraphHolder:
     weights = Counter[str]()
     for end in cluster.ends:
         weights[end.pattern] += end.weight  # pyright: ignore[reportArgumentType]
-    # The newest entry of a growing list may share nodes with the tensors of the current step.
-    pattern = max(weights, key=lambda each: weights[each])
+    # The tensors of the current step share nodes with a carried state, or with the newest entry of a list.
+    pattern = max(weights, key=lambda each: (cluster.reached[each], weights[each]))
     ends = sorted(cluster.ends, key=lambda each: each.pattern != pattern)
     params = [(path, round(times)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
     return GraphHolder(
@@ -211,6 +211,8 @@ class _Cluster:
     chained: int = 0
     """Number of ends that share a node with another end of the same pattern."""
     nodes: float = 0.0
+    reached: Counter[str] = field(default_factory=Counter)
+    """Number of nodes by the pattern of the first end that reaches them."""
     estimated: bool = False
     storages: dict[StorageKey, float] = field(default_factory=dict)
     """Bytes of the storages kept alive by the nodes."""
@@ -242,9 +244,10 @@ class _Nodes:
         """Return the nodes that produce a node's inputs."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
-    def add(self, node: Any, cluster: _Cluster, weight: float) -> None:
-        """Count a node of a cluster and the memory it keeps alive, for `weight` nodes."""
+    def add(self, node: Any, cluster: _Cluster, end: Found, weight: float) -> None:
+        """Count a node of a cluster and the memory it keeps alive, for `weight` nodes behind an end."""
         cluster.nodes += weight
+        cluster.reached[end.pattern] += weight  # pyright: ignore[reportArgumentType]
         cluster.estimated |= weight > 1.0
         if not self.is_shared_leaf(node):
             number = node._sequence_nr()
@@ -344,8 +347,8 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
     for node, end in reached.values():
         cluster = clusters[first_end(end)]
         # A chain also contains the nodes of the ends outside a sample.
-        are_apart = cluster.chained <= len(cluster.ends) / 2
-        reader.add(node, cluster, ends[end][0].weight if are_apart else 1.0)
+        are_apart, found = cluster.chained <= len(cluster.ends) / 2, ends[end][0]
+        reader.add(node, cluster, found, found.weight if are_apart else 1.0)
     return list(clusters.values()), is_complete
 
 
