@@ -16,7 +16,9 @@ from heapwatch.objects.graph_holders import (
     GraphHolder,
     GraphReport,
     find_graph_holders,
+    measure_graphs,
 )
+from heapwatch.objects.walk import walk
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -286,17 +288,61 @@ def test_graphs_that_meet_are_reported_together_and_those_of_one_parameter_are_n
     assert [(a.paths, a.nbytes) for a in apart.holders] == [(("b[0]",), 8000), (("a[0]",), 4000)]
 
 
-def test_a_carried_state_is_named_before_the_tensors_of_the_current_step() -> None:
-    weight, state = nn.Parameter(torch.ones(4)), torch.zeros(())
-    policy, agent = SimpleNamespace(), SimpleNamespace(state=state)
+def test_a_carried_state_is_named_before_the_tensors_that_it_depends_on() -> None:
+    weight, policy, agent = nn.Parameter(torch.ones(4)), SimpleNamespace(), SimpleNamespace()
+    agent.state = torch.zeros(())
     for _ in range(30):
         policy.logits, policy.outputs = weight.exp(), [weight.exp(), weight.exp()]
         loss = policy.logits.sum() + sum(each.sum() for each in policy.outputs)
         agent.state = agent.state * 0.9 + loss
-    # All of them share nodes, and the policy has more tensors and is found first.
     holder = only(find_graph_holders({"weight": weight, "policy": policy, "agent": agent}))
     assert holder.paths[0] == "agent.state" and holder.num_paths == 4
     assert holder.steps_deep == 90
+
+
+def test_a_carried_state_is_named_before_the_tensors_that_depend_on_it() -> None:
+    cell, head = nn.GRUCell(3, 4), nn.Linear(4, 2)
+    policy, agent = SimpleNamespace(), SimpleNamespace(hidden=torch.zeros(1, 4))
+    for _ in range(30):
+        agent.hidden = cell(torch.randn(1, 3), agent.hidden)
+        policy.logits = head(agent.hidden)
+        policy.probs = policy.logits.softmax(-1)
+    holder = only(find_graph_holders({"policy": policy, "agent": agent}))
+    assert holder.paths[0] == "agent.hidden" and holder.num_paths == 3
+
+
+@pytest.mark.parametrize("entries", [3, 100, 1_500])
+def test_a_list_of_shallow_values_is_named_before_the_deep_graph_of_the_current_step(entries: int) -> None:
+    weight, kept, current = nn.Parameter(torch.ones(4)), list[Tensor](), SimpleNamespace()
+    roots = {"weight": weight, "current": current, "kept": kept}
+    patterns = set[str]()
+    for step in range(entries):
+        features = weight.exp()
+        kept.append(features.sum())
+        current.loss = features
+        for _ in range(30):
+            current.loss = current.loss.exp().log()
+        if step in (entries // 2, entries - 1):
+            patterns.add(only(find_graph_holders(roots)).pattern)
+    assert patterns == {"kept[*]"}
+
+
+def test_a_list_of_losses_is_named_before_the_old_tensor_that_all_of_them_use() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    start = weight.exp()
+    losses = [(start * number).sum() for number in range(20)]
+    holder = only(find_graph_holders({"weight": weight, "start": start, "losses": losses}))
+    assert holder.pattern == "losses[*]"
+
+
+def test_a_persistent_object_is_named_before_the_variables_of_the_step_that_changed_it() -> None:
+    cell, roots = nn.GRUCell(3, 4), {"agent": SimpleNamespace(hidden=torch.zeros(1, 4))}
+    for _ in range(30):
+        roots["update"] = cell(torch.randn(1, 3), roots["agent"].hidden)
+        roots["agent"].hidden = roots["update"] * 0.5
+    found = walk(roots)
+    for variables, name in (((), "update"), (("update",), "agent.hidden")):
+        assert only(measure_graphs(found.leaves, variables=variables)).paths[0] == name
 
 
 def test_bytes_count_each_storage_once_and_not_what_the_roots_hold_anyway() -> None:

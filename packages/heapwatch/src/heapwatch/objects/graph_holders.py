@@ -7,7 +7,7 @@ strings and numbers.
 
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -126,8 +126,17 @@ def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | No
     return next((found.path for found in visited if _node_of(found) is not None), None)
 
 
-def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False) -> GraphReport:
-    """Return the graphs among the results of a walk. Memory with other references does not count."""
+def measure_graphs(
+    held: Iterable[Found],
+    max_nodes: int = 3_000_000,
+    truncated: bool = False,
+    variables: Container[str] = (),
+) -> GraphReport:
+    """Return the graphs among the results of a walk. Memory with other references does not count.
+
+    `variables` are the paths of variables. A variable is rebound at each step, but attributes and containers
+    persist, so they are named first.
+    """
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}
     ends: list[tuple[Found, Any]] = []
@@ -141,19 +150,28 @@ def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated:
             held_elsewhere.add(storage.key)
         if is_tensor(found.value):
             names[id(found.value)] = found.path
-    # Nodes that an end outside a sample also reaches, such as a variable of the current step, count once.
-    ends.sort(key=lambda end: end[0].weight)
+    created = dict[str, int]()
+    for found, node in ends:
+        owner, number = _owner_of(found.path), node._sequence_nr()
+        created[owner] = min(number, created.get(owner, number))
+    # Nodes that an end outside a sample also reaches, such as a variable of the current step, count once. A
+    # state is older than the tensors that other objects compute from it.
+    ends.sort(key=lambda end: (end[0].weight, end[0].path in variables, created[_owner_of(end[0].path)]))
     clusters, is_complete = _clusters(ends, _Nodes(names, held_elsewhere), max_nodes)
     holders = sorted(map(_holder, clusters), key=lambda each: (-each.nbytes, -each.nodes))
     return GraphReport(tuple(holders), truncated or not is_complete)
+
+
+def _owner_of(path: str) -> str:
+    return path[: max(path.rfind("."), path.rfind("["))]
 
 
 def _holder(cluster: "_Cluster") -> GraphHolder:
     weights = Counter[str]()
     for end in cluster.ends:
         weights[end.pattern] += end.weight  # pyright: ignore[reportArgumentType]
-    # The tensors of the current step share nodes with a carried state, or with the newest entry of a list.
-    pattern = max(weights, key=lambda each: (cluster.reached[each], weights[each]))
+    # The tensors of the current step share only new nodes with a carried state or a growing list.
+    pattern = max(weights, key=lambda each: (cluster.old[each], weights[each]))
     ends = sorted(cluster.ends, key=lambda each: each.pattern != pattern)
     params = [(path, round(times)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
     return GraphHolder(
@@ -211,8 +229,8 @@ class _Cluster:
     chained: int = 0
     """Number of ends that share a node with another end of the same pattern."""
     nodes: float = 0.0
-    reached: Counter[str] = field(default_factory=Counter)
-    """Number of nodes by the pattern of the first end that reaches them."""
+    old: Counter[str] = field(default_factory=Counter)
+    """Number of nodes in the older half, by the pattern of the first end that reaches them."""
     estimated: bool = False
     storages: dict[StorageKey, float] = field(default_factory=dict)
     """Bytes of the storages kept alive by the nodes."""
@@ -220,6 +238,8 @@ class _Cluster:
     """Number of uses of each parameter, by path."""
     oldest: int | None = None
     """Sequence number of the oldest node among the nodes created by its thread."""
+    newest: int = -1
+    """Sequence number of the newest node."""
     saved: int = 0
     freed: int = 0
     """Number of slots for saved tensors, and of slots already emptied by backward."""
@@ -244,14 +264,14 @@ class _Nodes:
         """Return the nodes that produce a node's inputs."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
-    def add(self, node: Any, cluster: _Cluster, end: Found, weight: float) -> None:
-        """Count a node of a cluster and the memory it keeps alive, for `weight` nodes behind an end."""
+    def add(self, node: Any, cluster: _Cluster, weight: float) -> None:
+        """Count a node of a cluster and the memory it keeps alive, for `weight` nodes."""
         cluster.nodes += weight
-        cluster.reached[end.pattern] += weight  # pyright: ignore[reportArgumentType]
         cluster.estimated |= weight > 1.0
         if not self.is_shared_leaf(node):
             number = node._sequence_nr()
             cluster.oldest = number if cluster.oldest is None else min(cluster.oldest, number)
+            cluster.newest = max(cluster.newest, number)
         for previous in filter(self.is_shared_leaf, self.before(node)):
             leaf = previous.variable
             name = self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"
@@ -347,8 +367,12 @@ def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> 
     for node, end in reached.values():
         cluster = clusters[first_end(end)]
         # A chain also contains the nodes of the ends outside a sample.
-        are_apart, found = cluster.chained <= len(cluster.ends) / 2, ends[end][0]
-        reader.add(node, cluster, found, found.weight if are_apart else 1.0)
+        are_apart = cluster.chained <= len(cluster.ends) / 2
+        reader.add(node, cluster, ends[end][0].weight if are_apart else 1.0)
+    for node, end in reached.values():
+        cluster = clusters[first_end(end)]
+        if cluster.oldest is not None and node._sequence_nr() <= (cluster.oldest + cluster.newest) / 2:
+            cluster.old[ends[end][0].pattern] += 1
     return list(clusters.values()), is_complete
 
 

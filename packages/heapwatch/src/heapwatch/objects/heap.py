@@ -96,16 +96,12 @@ class _Measurement:
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             totals[device] = sum(paths.values())
         resources, causes = resource_causes(self._existing, before)
-        graphs = self._graphs()
+        graphs = measure_graphs(self._reachable, variables=self._variables)
         if before is not None:
             causes |= self._causes(before, kept, graphs)
         named = {name for paths in kept.values() for path in paths for name in containers(path)}
         entries = {name: self._entries[name] for name in named & self._entries.keys()}
         return Heap(kept, totals, graphs, self._is_whole, self._stores, entries, causes, resources)
-
-    def _graphs(self) -> GraphReport:
-        # A variable is rebound at each step. Attributes and containers persist, so they come first.
-        return measure_graphs(sorted(self._reachable, key=lambda each: each.path in self._variables))
 
     def _causes(
         self, before: Heap, held: Mapping[str, Mapping[str, float]], graphs: GraphReport
