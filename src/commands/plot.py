@@ -269,10 +269,10 @@ def _figure(curves: Sequence[Curve], draw: Draw, config: PlotConfig, tag: str) -
     across, upwards = _axes(draw, tag, config.x)
     if draw is config.draw:
         across, upwards = printable(config.xlabel or across), printable(config.ylabel or upwards)
-    plot.set_title(printable(config.title or upwards), loc="left", fontsize=11)
-    plot.set_xlabel(across)
-    if config.title:
-        plot.set_ylabel(upwards)
+    # Without its own name, the vertical axis is named by the title.
+    is_named = bool(config.title or config.ylabel)
+    plot.set_title(printable(config.title or "") if is_named else upwards, loc="left", fontsize=11)
+    plot.set(xlabel=across, ylabel=upwards if is_named else "")
     plot.xaxis.set_major_locator(MaxNLocator(5))
     plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     title = _LEGEND if any(len(curve.rows) > 1 for curve in curves) else None
@@ -325,7 +325,7 @@ def _page(
             folder = escape(printable(str(run.path)))
             runs.append([str(number), str(run.settings["seed"]), f"{score:.4g}", *lengths, folder])
         if len({run.settings["seed"] for run in group.runs}) < len(group.runs):
-            repeats += f"A seed occurs several times in group {number} and counts as several seeds. "
+            repeats += f"A seed occurs several times in group {number}, so the band is too narrow. "
     final = "last value" if is_evaluation(tag) else "mean of the last 10 % of the values"
     headings = ("setting", *(f"group {number + 1}" for number in range(len(groups))))
     settings = ([escape(printable(text)) for text in (key, *texts)] for key, texts in differing.items())

@@ -162,7 +162,11 @@ def test_a_figure_for_a_paper_has_its_title_labels_and_data(two_groups: Path) ->
     assert "agent steps" not in text and "episode/return" not in text
     main([str(two_groups), *named, "out=page.html"])
     # The page also draws the profile, which has other axes.
-    assert "share of seeds above" in Path("page.html").read_text()
+    page = Path("page.html").read_text()
+    assert page.count("<!-- actions -->") == page.count("<!-- share of seeds above -->") == 1
+    main([str(two_groups), "ylabel=points", "out=r.svg"])
+    drawn = Path("r.svg").read_text()
+    assert drawn.count("<!-- points -->") == 1 and "<!-- episode/return -->" not in drawn
     with Path("r.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["group", "seed", "agent steps", "value", "low", "high"]
