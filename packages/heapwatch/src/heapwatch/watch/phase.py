@@ -139,8 +139,10 @@ class Phase:
         """Count the steps of all optimizers, once the program has imported PyTorch."""
         torch = TORCH.refresh()
         if self._hook is None and torch is not None:
+            # Searches of the heap do not follow weak references, so they do not find the data of the watch.
+            method = weakref.WeakMethod(self._after_step)
             # A compiled step also calls this hook. A method cannot be disabled for the compiler.
-            after_step = torch._disable_dynamo(lambda *given: self._after_step(*given))
+            after_step = torch._disable_dynamo(lambda *given: (call := method()) and call(*given))
             # `torch.optim` does not keep its module as an attribute.
             optimizer = sys.modules["torch.optim.optimizer"]
             self._hook = optimizer.register_optimizer_step_post_hook(after_step)
