@@ -54,7 +54,8 @@ def open_run(
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
-        is_new, ranks = not (config.run_dir and Path(config.run_dir).exists()), recipe.ranks
+        folder, ranks = Path(config.run_dir or ""), recipe.ranks
+        is_new = not config.run_dir or not folder.exists() or not any(folder.iterdir())
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
