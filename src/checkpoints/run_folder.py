@@ -99,7 +99,7 @@ def require_free(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
-    if existing == folder and not _is_free(folder):
+    if not is_free(folder):
         raise UserError(
             f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, e.g. "
             f"run_dir={folder / 'run'}."
@@ -115,10 +115,10 @@ def require_no_run(folder: Path) -> None:
         raise UserError(f"run_dir={folder} already contains {found}. {repair} another folder.")
 
 
-def _is_free(folder: Path) -> bool:
-    """Return whether a folder is empty, or contains only the first files of a run that failed to start."""
+def is_free(folder: Path) -> bool:
+    """Return whether a folder is missing or empty, or contains only the first files of a failed start."""
     with _writing(folder):
-        found = {path.name for path in folder.iterdir()}
+        found = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
     begun = {name for name in found if name.endswith(UNFINISHED)}
     return not found or (LOCK_FILE in found and found - begun <= _BEFORE_CONFIG)
 

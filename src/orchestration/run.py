@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.run_folder import locked, save_config
+from ..checkpoints.run_folder import is_free, locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..checkpoints.trust import sign_own_classes
 from ..config.dreamer import DreamerTrainConfig
@@ -54,8 +54,7 @@ def open_run(
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
-        folder, ranks = Path(config.run_dir or ""), recipe.ranks
-        is_new = not config.run_dir or not folder.exists() or not any(folder.iterdir())
+        is_new, ranks = not config.run_dir or is_free(Path(config.run_dir)), recipe.ranks
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
