@@ -268,11 +268,11 @@ def _figure(curves: Sequence[Curve], draw: Draw, config: PlotConfig, tag: str) -
     tidy(plot)
     across, upwards = _axes(draw, tag, config.x)
     if draw is config.draw:
-        across, upwards = printable(config.xlabel or across), printable(config.ylabel or upwards)
+        across, upwards = config.xlabel or across, config.ylabel or upwards
     # Without its own name, the vertical axis is named by the title.
     is_named = bool(config.title or config.ylabel)
-    plot.set_title(printable(config.title or "") if is_named else upwards, loc="left", fontsize=11)
-    plot.set(xlabel=across, ylabel=upwards if is_named else "")
+    plot.set_title(printable((config.title or "") if is_named else upwards), loc="left", fontsize=11)
+    plot.set(xlabel=printable(across), ylabel=printable(upwards) if is_named else "")
     plot.xaxis.set_major_locator(MaxNLocator(5))
     plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     title = _LEGEND if any(len(curve.rows) > 1 for curve in curves) else None

@@ -163,7 +163,7 @@ def test_a_figure_for_a_paper_has_its_title_labels_and_data(two_groups: Path) ->
     main([str(two_groups), *named, "out=page.html"])
     # The page also draws the profile, which has other axes.
     page = Path("page.html").read_text()
-    assert "actions" in page and "share of seeds above" in page
+    assert page.count(">actions<") == page.count(">share of seeds above<") == 1
     main([str(two_groups), "ylabel=points", "out=r.pdf"])
     text = subprocess.run(["pdftotext", "r.pdf", "-"], capture_output=True, text=True, check=True).stdout
     assert text.count("points") == 1 and "episode/return" not in text
