@@ -163,7 +163,9 @@ def measure_graphs(
 
 
 def _owner_of(path: str) -> str:
-    return path[: max(path.rfind("."), path.rfind("["))]
+    """Return the path of the object with this attribute or element, or the path itself for a root."""
+    end = max(path.rfind("."), path.rfind("["))
+    return path[:end] if end > 0 else path
 
 
 def _holder(cluster: "_Cluster") -> GraphHolder:
