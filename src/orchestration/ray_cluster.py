@@ -100,16 +100,23 @@ class Cluster:
                 ) from error
             return
         folder, self._reaper = new_folder()
-        self.ray.init(
-            address="local",
-            num_cpus=cpus,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=object_store_mib * 2**20,
-            _temp_dir=folder,
-            _node_ip_address="127.0.0.1",
-            **common,
-        )
+        try:
+            self.ray.init(
+                address="local",
+                num_cpus=cpus,
+                num_gpus=0,
+                include_dashboard=False,
+                object_store_memory=object_store_mib * 2**20,
+                _temp_dir=folder,
+                _node_ip_address="127.0.0.1",
+                **common,
+            )
+        # Ray raises this type itself, e.g. if a busy machine takes longer than 30 s.
+        except Exception as error:
+            raise UserError(
+                f"Ray did not start a cluster on this machine ({first_line(error).rstrip('.')}). Reduce the "
+                f"machine's load or the object store, or join a running cluster with {setting}=<address>."
+            ) from error
 
     @property
     def cpus(self) -> list[int]:

@@ -250,6 +250,19 @@ def test_a_cluster_that_cannot_be_is_one_sentence_and_leaves_no_folder(
     assert not run_dir.exists()
 
 
+def test_a_cluster_that_does_not_start_is_one_sentence_and_leaves_no_folder(
+    tmp_path: Path, server: Server
+) -> None:
+    run_dir = tmp_path / "run"
+    # No machine has 95 TiB, but with memory.plan=warn the run is not refused for that.
+    too_much = ("memory.plan=warn", "engine=ray", "ray.object_store_mib=100000000")
+    ended = server.run("train", *TINY, *too_much, f"run_dir={run_dir}")
+    assert (ended.code, ended.out, "Traceback" in ended.error) == (2, "", False), ended.error
+    assert ended.last_line.startswith("error: Ray did not start a cluster on this machine (")
+    assert ended.last_line.endswith("or join a running cluster with ray.address=<address>.")
+    assert not run_dir.exists()
+
+
 def test_a_folder_of_the_user_stays_where_no_run_could_begin(tmp_path: Path, server: Server) -> None:
     arguments = (*TINY, "engine=ray", "ray.address=nonsense", f"run_dir={tmp_path}")
     assert server.run("train", *arguments).code == 2
