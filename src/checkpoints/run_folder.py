@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -99,7 +100,7 @@ def require_free(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
-    if not is_free(folder):
+    if existing == folder and not _is_free(folder):
         raise UserError(
             f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, e.g. "
             f"run_dir={folder / 'run'}."
@@ -115,10 +116,10 @@ def require_no_run(folder: Path) -> None:
         raise UserError(f"run_dir={folder} already contains {found}. {repair} another folder.")
 
 
-def is_free(folder: Path) -> bool:
-    """Return whether a folder is missing or empty, or contains only the first files of a failed start."""
+def _is_free(folder: Path) -> bool:
+    """Return whether a folder is empty, or contains only the first files of a run that failed to start."""
     with _writing(folder):
-        found = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
+        found = {path.name for path in folder.iterdir()}
     begun = {name for name in found if name.endswith(UNFINISHED)}
     return not found or (LOCK_FILE in found and found - begun <= _BEFORE_CONFIG)
 
@@ -136,6 +137,16 @@ def create_run_folder(config: TrainConfig) -> Path:
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def discard_start(folder: Path, keep: bool) -> None:
+    """Remove the files of a run that was refused at its start, and its folder unless `keep`."""
+    # Other ranks may be removing their parts of the folder.
+    with suppress(OSError):
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if not keep:
+            folder.rmdir()
 
 
 def require_run_folder(folder: Path) -> None:

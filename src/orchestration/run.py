@@ -1,7 +1,6 @@
 """Open and close a run together with its folder, log and components."""
 
 import logging
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.run_folder import is_free, locked, save_config
+from ..checkpoints.run_folder import check_run_folder, discard_start, locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..checkpoints.trust import sign_own_classes
 from ..config.dreamer import DreamerTrainConfig
@@ -54,9 +53,12 @@ def open_run(
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
-        is_new, ranks = not config.run_dir or is_free(Path(config.run_dir)), recipe.ranks
+        existed, ranks = bool(config.run_dir) and Path(config.run_dir).exists(), recipe.ranks
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
+        if ranks.is_first:
+            # Another process may have begun a run in this folder since the preflight.
+            check_run_folder(config)
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
         # Environments may change the working directory while threads are writing.
         run_dir = run_dir.absolute()
@@ -68,9 +70,8 @@ def open_run(
             opened.enter_context(heartbeat)
         threads = _ready_torch(config, recipe, preflight, signals, heartbeat)
         undo = opened.enter_context(ExitStack())
-        if is_new:
-            # A new folder does not contain results yet. Other ranks may be removing their parts of it.
-            undo.callback(shutil.rmtree, run_dir, ignore_errors=True)
+        if not config.resume:
+            undo.callback(discard_start, run_dir, existed)
         parts = recipe.build(config, run_dir)
         opened.callback(parts.environment.close)
         # The checkpoint may be refused, so it is restored before any file of the run is written.

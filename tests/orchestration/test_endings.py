@@ -5,6 +5,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 
@@ -134,6 +135,21 @@ def test_a_run_that_is_in_use_saves_at_sigusr1_and_refuses_a_second_process(
     assert len(saved_steps(run_dir)) == 1
     # This fails unless the checkpoint is complete.
     latest_checkpoint(run_dir)
+
+
+def test_a_start_that_waited_for_the_lock_keeps_the_run_that_another_process_left(
+    tmp_path: Path, server: Server
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with filelock.FileLock(run_dir / ".lock"):
+        late = server.start("train", *CATCH, f"run_dir={run_dir}")
+        late.wait_until(lambda: "waiting up to 10 s" in late.error)
+        (run_dir / "config.yaml").write_text("of the first process\n")
+    ended = late.end()
+    assert ended.code == 2
+    assert ended.last_line.startswith(f"error: run_dir={run_dir} already contains a run."), ended.error
+    assert (run_dir / "config.yaml").read_text() == "of the first process\n"
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])

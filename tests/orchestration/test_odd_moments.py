@@ -240,13 +240,17 @@ def test_a_refusal_before_the_first_step_leaves_no_run(
     taken.mkdir()
     (taken / "config.yaml").write_text("not a mirror\n")
     for refused in ("logger.wandb=online", f"checkpoint.mirror={taken}"):
-        # An empty folder, e.g. of a job, is as good as none.
-        run_dir.mkdir(exist_ok=True)
-        with pytest.raises(SystemExit) as ended:
-            start(run_dir, *CATCH, refused)
-        told = capsys.readouterr().err.splitlines()[-1]
-        assert ended.value.code == 2 and told.startswith(f"error: {refused.partition('=')[0]}"), told
-        assert not run_dir.exists() or not any(run_dir.iterdir())
+        for existed in (False, True):
+            if existed:
+                run_dir.mkdir()
+            with pytest.raises(SystemExit) as ended:
+                start(run_dir, *CATCH, refused)
+            told = capsys.readouterr().err.splitlines()[-1]
+            assert ended.value.code == 2 and told.startswith(f"error: {refused.partition('=')[0]}"), told
+            # An empty folder of the user, e.g. of a job, stays, but only if it existed.
+            assert run_dir.exists() is existed
+            assert not existed or not any(run_dir.iterdir())
+            shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def test_strangers_among_the_shared_files_keep_no_checkpoint_from_being_written(
