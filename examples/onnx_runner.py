@@ -52,6 +52,8 @@ if __name__ == "__main__":
         (observation, _), total, done = env.reset(seed=episode), 0.0, False
         agent.reset()
         while not done:
-            observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
-            total, done = total + float(reward), terminated or truncated
+            action, frame = agent.act(observation), 0
+            while not done and frame < agent.about["action_repeat"]:
+                observation, reward, terminated, truncated, _ = env.step(action)
+                total, done, frame = total + float(reward), terminated or truncated, frame + 1
         print(f"episode {episode + 1}: return {total:g}")
