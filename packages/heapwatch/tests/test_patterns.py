@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from .fresh import in_a_fresh_process
+from .leak_page import require_message_of_the_page
 from .leaky_programs import LEAKS
 from .similar_programs import DECOYS
 from .watching import findings_of, write
@@ -34,6 +35,7 @@ def test_a_known_pattern_has_its_owner_its_line_and_its_fix(name: str, tmp_path:
         and FIXES.search(message)
         for message in messages
     ), messages
+    require_message_of_the_page(name, messages)
 
 
 @pytest.mark.parametrize("name", DECOYS)

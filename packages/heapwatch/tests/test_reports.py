@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from .fresh import in_a_fresh_process
+from .leak_page import require_message_of_the_page
 from .watching import findings_of
 
 FOLDER = Path(__file__).parent / "reports"
@@ -84,6 +85,7 @@ def test_a_report_has_the_verdict_the_line_and_the_fix_of_its_thread(name: str) 
         message.startswith(owner) and f"{name}.py:{number})" in message and message.endswith(f". {fix}")
         for message in found.messages
     ), found.messages
+    require_message_of_the_page(name, found.messages)
 
 
 @pytest.mark.parametrize("name", REPORTS)
