@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import torch
+from gymnasium.spaces import flatdim
 from PIL import Image
 from torch.nn import functional as F
 
@@ -23,13 +24,14 @@ for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 80):
 action = agent.act(observation)
 start, actions, truth = agent.state, [], [observation]
 for _ in range(STEPS):
-    actions.append(F.one_hot(torch.tensor([action]), env.action_space.n).float())
+    actions.append(F.one_hot(torch.tensor([action]), flatdim(env.action_space)).float())
     observation, *_ = env.step(action)
     truth.append(observation)
     # The agent sees these observations. The dream does not.
     action = agent.act(observation)
 
 model = agent.world_model
+assert model.decoder is not None
 noise = model.rssm.noise(reverie.Noise(torch.Generator().manual_seed(0)), STEPS, 1)
 with torch.no_grad():
     states, _ = model.rssm.imagine(start, lambda step, state: actions[step], noise)

@@ -27,7 +27,7 @@ class Seeker(gymnasium.Env):
         return self._seen(), float(reached), reached, False, {}
 
     def render(self):
-        return np.uint8(255 * self._seen()["camera"])
+        return (255 * self._seen()["camera"]).astype(np.uint8)
 
     def _seen(self):
         camera, side = np.zeros((64, 64, 3), np.float32), 64 // self.size

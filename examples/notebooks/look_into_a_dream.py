@@ -18,6 +18,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from gymnasium.spaces import flatdim
 from torch.nn import functional as F
 
 import reverie
@@ -43,7 +44,7 @@ for _ in range(SEEN):
 action = agent.act(observation)
 start, actions, truth, points = agent.state, [], [observation], [0.0]
 for _ in range(DREAMED):
-    actions.append(F.one_hot(torch.tensor([action]), env.action_space.n).float())
+    actions.append(F.one_hot(torch.tensor([action]), flatdim(env.action_space)).float())
     observation, reward, *_ = env.step(action)
     truth.append(observation)
     points.append(float(reward))
@@ -60,6 +61,7 @@ truth = np.stack(truth)
 # %%
 @torch.no_grad()
 def dream(seed):
+    assert model.decoder is not None
     noise = model.rssm.noise(reverie.Noise(torch.Generator().manual_seed(seed)), DREAMED, 1)
     states, _ = model.rssm.imagine(start, lambda step, state: actions[step], noise)
     believed = reverie.LatentState.stack(states, 1)
