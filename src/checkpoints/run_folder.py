@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
-from itertools import chain, count
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,7 @@ NETWORKS = (
 """Settings that determine the networks and their sizes."""
 
 COLLECTORS = "collect.collectors"
-FIXED_BY_CHECKPOINT = (
-    "seed",
-    "env",
-    *NETWORKS,
-    "buffer",
-    COLLECTORS,
-    "population.size",
-    "td3.hidden_units",
-)
+FIXED_BY_CHECKPOINT = ("seed", "env", *NETWORKS, "buffer", COLLECTORS, "population.size", "td3.hidden_units")
 """Settings that must match the checkpoint."""
 
 FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
@@ -97,7 +89,7 @@ def require_free(folder: Path) -> None:
     """Raise `UserError` if a new run's folder cannot be created or is not empty."""
     _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = nearest(folder)
     if not existing.is_dir():
         raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
     if existing == folder and not _is_free(folder):
@@ -114,6 +106,11 @@ def require_no_run(folder: Path) -> None:
         if holds_networks_alone(str(folder)):
             found, repair = "networks", "Choose"
         raise UserError(f"run_dir={folder} already contains {found}. {repair} another folder.")
+
+
+def nearest(folder: Path) -> Path:
+    """Return a folder, or the nearest of its parents that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _is_free(folder: Path) -> bool:
@@ -139,14 +136,14 @@ def create_run_folder(config: TrainConfig) -> Path:
     return folder
 
 
-def discard_start(folder: Path, keep: bool) -> None:
-    """Remove the files of a run that was refused at its start, and its folder unless `keep`."""
+def discard_start(folder: Path, existing: Path) -> None:
+    """Remove the files of a run that was refused at its start, and its new folders inside `existing`."""
     # Other ranks may be removing their parts of the folder.
     with suppress(OSError):
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if not keep:
-            folder.rmdir()
+        for new in takewhile(existing.__ne__, (folder, *folder.parents)):
+            new.rmdir()
 
 
 def require_run_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.run_folder import check_run_folder, discard_start, locked, save_config
+from ..checkpoints.run_folder import check_run_folder, discard_start, locked, nearest, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..checkpoints.trust import sign_own_classes
 from ..config.dreamer import DreamerTrainConfig
@@ -53,7 +53,7 @@ def open_run(
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
-        existed, ranks = bool(config.run_dir) and Path(config.run_dir).exists(), recipe.ranks
+        existing, ranks = nearest(Path(config.run_dir or ".").absolute()), recipe.ranks
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         if ranks.is_first:
@@ -71,7 +71,7 @@ def open_run(
         threads = _ready_torch(config, recipe, preflight, signals, heartbeat)
         undo = opened.enter_context(ExitStack())
         if not config.resume:
-            undo.callback(discard_start, run_dir, existed)
+            undo.callback(discard_start, run_dir, existing)
         parts = recipe.build(config, run_dir)
         opened.callback(parts.environment.close)
         # The checkpoint may be refused, so it is restored before any file of the run is written.

@@ -236,21 +236,21 @@ def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
 def test_a_refusal_before_the_first_step_leaves_no_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir, taken = tmp_path / "run", tmp_path / "taken"
+    run_dir, taken = tmp_path / "runs" / "run", tmp_path / "taken"
     taken.mkdir()
     (taken / "config.yaml").write_text("not a mirror\n")
     for refused in ("logger.wandb=online", f"checkpoint.mirror={taken}"):
         for existed in (False, True):
             if existed:
-                run_dir.mkdir()
+                run_dir.mkdir(parents=True)
             with pytest.raises(SystemExit) as ended:
                 start(run_dir, *CATCH, refused)
             told = capsys.readouterr().err.splitlines()[-1]
             assert ended.value.code == 2 and told.startswith(f"error: {refused.partition('=')[0]}"), told
             # An empty folder of the user, e.g. of a job, stays, but only if it existed.
-            assert run_dir.exists() is existed
-            assert not existed or not any(run_dir.iterdir())
-            shutil.rmtree(run_dir, ignore_errors=True)
+            left = {run_dir.parent, run_dir} if existed else set()
+            assert {*tmp_path.rglob("*")} - {taken, *taken.rglob("*")} == left
+            shutil.rmtree(run_dir.parent, ignore_errors=True)
 
 
 def test_strangers_among_the_shared_files_keep_no_checkpoint_from_being_written(
