@@ -92,7 +92,7 @@ def test_a_program_without_optimizer_is_watched_by_the_clock_and_kill_leaves_a_r
         program.send_signal(signal.SIGKILL)
         program.wait()
     report = read(tmp_path)
-    assert report["unit"] == "steps of a clock (no optimizer steps)" and report["verdict"] == "undecided"
+    assert report["unit"] == "clock ticks (no optimizer steps)" and report["verdict"] == "undecided"
     [finding] = report["findings"]
     assert finding["verdict"] == "growing" and "module __main__.kept holds" in finding["sources"][0]
 

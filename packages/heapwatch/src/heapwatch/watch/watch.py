@@ -285,7 +285,7 @@ class Watch:
             series=self._series,
             holders=self._guard.holders,
             steps=self._step - self._first_step,
-            unit="steps of a clock (no optimizer steps)" if self._is_loading else "steps",
+            unit="clock ticks (no optimizer steps)" if self._is_loading else "steps",
             samples=self._samples,
             seconds=time.perf_counter() - self._began,
             own_seconds=self._own_seconds,
