@@ -189,7 +189,7 @@ def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> st
     """Return a paragraph on the number of games, games with lower scores, failed runs and the cost."""
     lost = [game for game, row in scores.items() if row[OURS] < row[NATURE]]
     texts = [
-        f"{title(game)} ({number(scores[game][OURS])}, {AGENT} {number(scores[game][NATURE])}"
+        f"{title(game)} ({number(scores[game][OURS])} against {number(scores[game][NATURE])}"
         f"{': ' + REASONS[game] if game in REASONS else ''})"
         for game in lost
     ]

@@ -93,7 +93,7 @@ def test_the_first_paragraph_has_the_lost_games_failures_and_cost(
     paragraph = page(read_results(results)).split("\n\n")[2].replace("\n", " ")
     assert paragraph == (
         "Raw data exists for 3 of 26 games. Reverie's score is lower than DreamerV3 (Nature)'s in 1 of these "
-        "games: Boxing (50.0, DreamerV3 (Nature) 82.1: a reason). Failed: pong_seed_2. A failed run has the "
+        "games: Boxing (50.0 against 82.1: a reason). Failed: pong_seed_2. A failed run has the "
         "score of random. 4 runs used 7.0 core-hours."
     )
 
