@@ -17,7 +17,7 @@ class NextTokens(nn.Module):
         self.predictor = nn.Linear(feature_size, token_size)
 
     def loss(self, feature: Tensor, tokens: Tensor, steps: SequenceBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the losses (B, T). The last step has no next one, nor has the end of an episode."""
+        """Return the losses (B, T). The last step and the end of an episode have a loss of zero."""
         predicted = self.predictor(feature[:, :-1]).float()
         similarity = F.cosine_similarity(predicted, tokens[:, 1:].detach().float(), dim=-1)
         continues = (~steps.is_first[:, 1:]).float()
