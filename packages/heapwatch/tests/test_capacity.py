@@ -166,6 +166,17 @@ class Decorated:
         self.rows.append(row)
 
 
+class Swapped:
+    def __init__(self) -> None:
+        self.most, self.rows = 100, []
+
+    def add(self, row: Any) -> None:
+        self.rows.append(row)
+        if len(self.rows) >= self.most:
+            done, self.rows = self.rows, []
+            print(len(done))
+
+
 class Parallel:
     """Also keeps dropped entries in a list that grows."""
 
@@ -221,6 +232,7 @@ BOUNDED = {
     Addressed: ".storage",
     Ring: "._storage",
     Decorated: ".rows",
+    Swapped: ".rows",
 }
 
 
@@ -244,6 +256,13 @@ def test_containers_that_change_together_have_one_capacity() -> None:
 
 def test_numbers_without_effect_on_the_length_are_not_a_capacity() -> None:
     assert [bound.path for bound in Capacities().of(Unbounded())] == [".other"]
+
+
+def test_variables_that_use_each_other_many_times_are_read_in_time() -> None:
+    # In this event loop, `_connect_sock` would grow exponentially.
+    loop = asyncio.new_event_loop()
+    assert {bound.path for bound in Capacities().of(loop)} == {"._scheduled"}
+    loop.close()
 
 
 def test_reading_a_class_runs_none_of_its_code() -> None:

@@ -157,7 +157,8 @@ class _Inliner(ast.NodeTransformer):
     def __init__(self, owner: type, function: types.FunctionType, tree: _Tree, methods: _Methods) -> None:
         code = function.__code__
         self._private = f"_{type_name(owner).lstrip('_')}"
-        self._globals, self._methods, self._depth = function.__globals__, methods, 0
+        # At most 500 substitutions: variables that use each other several times would grow exponentially.
+        self._globals, self._methods, self._depth, self._left = function.__globals__, methods, 0, 500
         self._self, self._local = code.co_varnames[0], set(code.co_varnames)
         names = (each for each in ast.walk(tree) if isinstance(each, ast.Name))
         times = collections.Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
@@ -170,8 +171,8 @@ class _Inliner(ast.NodeTransformer):
         """Replace a variable, or a global number or string."""
         if node.id == self._self:
             return ast.Name("self", ast.Load())
-        if isinstance(node.ctx, ast.Load) and node.id in self._once and self._depth < _DEPTH:
-            self._depth += 1
+        if isinstance(node.ctx, ast.Load) and node.id in self._once and self._depth < _DEPTH and self._left:
+            self._depth, self._left = self._depth + 1, self._left - 1
             found = self.visit(copy.deepcopy(self._once[node.id]))
             self._depth -= 1
             return found
@@ -316,6 +317,7 @@ def _changes(container: str, parts: Iterable[ast.AST], methods: _Methods, depth:
                 if tree is not None and _changes(container, tree.body, methods, depth - 1):
                     return True
             case ast.Assign(targets) | ast.Delete(targets):
+                targets = [part for each in targets for part in getattr(each, "elts", [each])]
                 owners = (each.value for each in targets if isinstance(each, ast.Subscript))
                 if container in map(ast.unparse, (*targets, *owners)):
                     return True
