@@ -99,6 +99,54 @@ def test_a_container_of_a_library_has_the_line_of_the_program_that_adds_to_it(
     assert any(each.startswith(owner) and f"program.py:{number})" in each for each in messages), messages
 
 
+KEYED_BY_TUPLES = {
+    "program.answers (dict, ": """
+        answers = {}
+        def step(number):
+            for part in range(100):
+                answers[number, part] = "yes"  # grows
+        """,
+    "program.pairs (Counter, ": """
+        import collections
+        pairs = collections.Counter()
+        def step(number):
+            for part in range(100):
+                pairs[f"{number}", part] += 1  # grows
+        """,
+    "program.ask (lru_cache, ": """
+        import functools
+        @functools.cache  # grows
+        def ask(number, part):
+            return "yes"
+        def step(number):
+            for part in range(100):
+                ask(number, part)
+        """,
+}
+
+
+@pytest.mark.parametrize("owner", KEYED_BY_TUPLES)
+def test_tuples_of_numbers_and_texts_count_as_their_keys(owner: str, tmp_path: Path) -> None:
+    messages = run(KEYED_BY_TUPLES[owner], tmp_path)
+    lines = (tmp_path / "program.py").read_text().splitlines()
+    [number] = [number for number, line in enumerate(lines, 1) if line.endswith("# grows")]
+    assert any(each.startswith(owner) and f"program.py:{number})" in each for each in messages), messages
+
+
+def test_a_cache_below_its_limit_is_only_filling(tmp_path: Path) -> None:
+    source = """
+        import functools
+        @functools.lru_cache(maxsize=40_000)
+        def render(number):
+            return f"{number} " * 2000
+        def step(number):
+            for part in range(43):
+                render(43 * number + part)
+        """
+    messages = run(source, tmp_path)
+    assert messages and all(" is filling: " in each for each in messages), messages
+
+
 def test_tensors_in_shared_memory_have_their_owner(tmp_path: Path) -> None:
     source = """
         import torch

@@ -43,6 +43,12 @@ def shadowed(value: Any) -> Shadowed:
     return o
 
 
+def default(value: object) -> object:
+    def collect(number: int, found: object = value) -> None: ...
+
+    return collect
+
+
 def closure(value: Any) -> Callable[[], Any]:
     return lambda: value
 
@@ -128,7 +134,7 @@ PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda v: functools.partial(print, v, end=v), ".args[0]"),
     (lambda v: [v].append, ".__self__[0]"),
     (lambda v: types.MethodType(print, Attributes(v)), ".__self__.value"),
-    (lambda v: types.FunctionType(closure.__code__, {}, "f", (v,)), ".<default 0>"),
+    (default, ".<default found>"),
     (lambda v: types.CellType(v), ".<cell 0>"),
     (started, ".gi_frame.<local value>"),
     (raised, ".<traceback raised:value>"),

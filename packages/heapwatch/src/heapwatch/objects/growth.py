@@ -267,7 +267,7 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
 
 def _lies_in(path: str, name: str) -> bool:
     """Return whether a path belongs to a container or to its contents."""
-    return path == name or path.startswith((f"{name}[", f"{name}.<key"))
+    return path == name or path.startswith((f"{name}[", f"{name}.<key", f"{name}.<cache>["))
 
 
 def growing_container(path: str, before: _Entries, now: _Entries) -> str | None:

@@ -9,7 +9,7 @@ import functools
 import gc
 import sys
 import types
-from collections import defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -35,7 +35,7 @@ _MOST_GRAPHS = 4
 # Maps ids of types, like `PRIMITIVE_IDS`, to the type with the methods that read the container.
 _CONTAINERS: dict[int, Any] = {
     **{id(each): each for each in (list, set, collections.deque)},
-    **{id(each): dict for each in (dict, collections.OrderedDict, collections.defaultdict)},
+    **{id(each): dict for each in (dict, OrderedDict, defaultdict, Counter)},
 }
 
 

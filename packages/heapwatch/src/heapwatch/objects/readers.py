@@ -87,7 +87,7 @@ def items(o: Any) -> Iterator[Child]:
     for (position, key), value, weight in sample_evenly(pairs, length):
         yield f"[{_key_text(key, position)}]", value, weight
     for position, key, weight in sample_evenly(enumerate(dict.keys(o)), length):
-        if not _is_plain(key):
+        if id(type(key)) not in PRIMITIVE_IDS:
             yield f".<key {position}>", key, weight
 
 
@@ -151,7 +151,9 @@ def function(o: Any) -> Iterator[Child]:
     """Yield the closure, defaults and attributes of a function. Its globals belong to a module."""
     for name, cell in zip(o.__code__.co_freevars, o.__closure__ or (), strict=True):
         yield from ((f".<closure {name}>", value, 1.0) for value in gc.get_referents(cell))
-    for name, value in (*enumerate(o.__defaults__ or ()), *(o.__kwdefaults__ or {}).items()):
+    code, defaults = o.__code__, o.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][-len(defaults) :]
+    for name, value in (*zip(names, defaults, strict=False), *(o.__kwdefaults__ or {}).items()):
         yield f".<default {name}>", value, 1.0
     # Reading the attributes of a function would create a permanent dictionary.
     if sum(type(held) is dict for held in gc.get_referents(o)) >= _DICTS_OF_A_FUNCTION:
