@@ -1,8 +1,11 @@
 """When a watch samples: by the clock, after steps of an optimizer, or where a function is called."""
 
+import asyncio
 import gc
+import inspect
 import math
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -157,6 +160,24 @@ def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
         phase.stop()
     # The clock may also count while the first step is slow.
     assert len(compiled) >= 3 and not any(compiled)
+
+
+async def fetched(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_a_followed_coroutine_function_stays_one_and_counts_at_its_end() -> None:
+    async def calls() -> None:
+        found = sys.modules[__name__].fetched
+        assert inspect.iscoroutinefunction(found)
+        started = found(3)
+        assert watch.report().samples == 0
+        assert await started == 3
+
+    with Watch(at=f"{__name__}:fetched") as watch:
+        asyncio.run(calls())
+    assert watch.report().samples == 1
 
 
 class Methods:

@@ -24,7 +24,7 @@ from ..pytorch import TORCH
 from ..texts import with_place
 
 _LOG = logging.getLogger(__name__)
-# The clock starts counting after this time.
+# The clock starts counting after this time, and samples itself if the main thread is blocked for as long.
 _SILENT_SECONDS = 2.0
 # Another optimizer counts after this many consecutive steps.
 _OTHER_STEPS = 200
@@ -80,6 +80,14 @@ class _Calls:
             finally:
                 tell()
 
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                tell()
+
+        counted = awaited if inspect.iscoroutinefunction(function) else counted
         self._counted = type(self._found)(counted) if is_wrapped else counted
 
     def start(self) -> None:
@@ -172,12 +180,16 @@ class Phase:
         self._begin(count)
 
     def _run_clock(self) -> None:
+        asked = 0.0
         while self.is_timed and not self._stopped.wait(self._seconds):
-            if os.getpid() != self._pid:
-                return
             # The program may import PyTorch at any time.
             self._listen()
-            if self._is_due() and self._pending not in _WAITING:
+            if self._is_due() and self._pending in _WAITING:
+                # The main thread may wait in C, such as in `Thread.join`, and then makes no call.
+                if time.monotonic() - asked > _SILENT_SECONDS:
+                    self._tick(sys._current_frames().get(threading.main_thread().ident or 0))
+            elif self._is_due():
+                asked = time.monotonic()
                 _WAITING.add(self._pending)
                 api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
                 if api.Py_AddPendingCall(api.PyObject_IsTrue, tick):
@@ -188,12 +200,14 @@ class Phase:
         """Return whether the clock must count, because no steps are counted."""
         return not self._turns and self.is_timed and time.monotonic() - self._created_at > _SILENT_SECONDS
 
-    def _tick(self) -> None:
-        """Sample in the main thread, at a point where it would also handle signals."""
+    def _tick(self, frame: FrameType | None = None) -> None:
+        """Sample in the main thread, at a point where it would also handle signals, or while it is blocked.
+
+        `frame` is the main thread's, or `None` for the current one.
+        """
         is_ours = self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid
-        torch = TORCH.refresh()
-        is_compiling = torch is not None and torch.compiler.is_compiling()
-        if is_ours and not is_compiling and not _is_importing(sys._getframe()):
+        is_compiling = (torch := TORCH.refresh()) is not None and torch.compiler.is_compiling()
+        if is_ours and not is_compiling and not _is_importing(frame or sys._getframe()):
             self._count += 1
             self._guarded(self._take)
 
