@@ -97,6 +97,26 @@ def test_a_program_without_optimizer_is_watched_by_the_clock_and_kill_leaves_a_r
     assert finding["verdict"] == "growing" and "module __main__.kept holds" in finding["sources"][0]
 
 
+def test_a_program_whose_main_thread_only_waits_is_watched(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        import json, threading, time
+        kept = []
+        def work():
+            while not json.load(open("report/watch.json"))["findings"]:
+                kept.append(bytearray(100_000))
+                time.sleep(0.01)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        """,
+    )
+    seen = python(tmp_path, *WATCH[:-1], "0.05", "train.py")
+    [finding] = read(tmp_path)["findings"]
+    assert seen.returncode == 0 and "module __main__.kept holds" in finding["sources"][0], seen.stderr
+
+
 SLOW = """
     import time
     import torch
@@ -185,14 +205,39 @@ def test_a_program_whose_optimizer_pauses_for_rollouts_leaks_in_them(tmp_path: P
     assert "module __main__.kept[*] holds" in read(tmp_path)["findings"][0]["sources"][0]
 
 
+ERRORS = {
+    "raises": "def f():\n    raise ValueError('own')\nf()\n",
+    "syntax": "x = 1\nx = = 2\n",
+    "own hook": """
+        import sys, traceback
+        sys.excepthook = lambda kind, error, trace: traceback.print_tb(trace)
+        raise ValueError("own")
+        """,
+    "in a child": """
+        import os
+        if os.fork() == 0:
+            raise ValueError("own")
+        os.wait()
+        raise SystemExit(1)
+        """,
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("how", [WATCH[:2], (str(Path(sys.executable).with_name("heapwatch")),)])
-def test_an_error_reads_as_without_us(how: tuple[str, ...], tmp_path: Path) -> None:
-    write(tmp_path, "def f():\n    raise ValueError('own')\nf()\n")
+def test_an_error_reads_as_without_us(how: tuple[str, ...], kind: str, tmp_path: Path) -> None:
+    write(tmp_path, ERRORS[kind])
     alone, seen = python(tmp_path, "train.py"), python(tmp_path, *how, *WATCH[2:], "train.py")
     assert seen.returncode == alone.returncode == 1
     own = [line for line in seen.stderr.splitlines() if not line.startswith("heapwatch:")]
     assert "\n".join(own).replace(f"{tmp_path}/", "") == alone.stderr.rstrip().replace(f"{tmp_path}/", "")
     assert os.listdir(tmp_path / "report")
+
+
+def test_pytest_may_treat_warnings_as_errors(tmp_path: Path) -> None:
+    write(tmp_path, "def test_one():\n    pass\n", "test_one.py")
+    seen = python(tmp_path, *WATCH, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "test_one.py")
+    assert seen.returncode == 0 and "1 passed" in seen.stdout, seen.stdout
 
 
 def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_it(tmp_path: Path) -> None:

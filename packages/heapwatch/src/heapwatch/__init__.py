@@ -1,4 +1,7 @@
-"""Find the object that retains growing memory, in any Python program."""
+"""Find the object that retains growing memory, in any Python program.
+
+pytest must not warn that `heapwatch -m pytest` has already imported this package: PYTEST_DONT_REWRITE
+"""
 
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any

@@ -137,7 +137,6 @@ def main() -> None:
 def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespace) -> None:
     """Run the program to its end, however it ends, and print the report."""
     process = os.getpid()
-    hook = sys.excepthook
     _say(f"watching {program.name}; the report is kept in {folder}")
     error = shown = None
     try:
@@ -146,18 +145,18 @@ def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespac
     except BaseException as raised:
         error, shown = raised, raised.__traceback__
         own = (str(Path(__file__).parent), "<frozen runpy>")
-        while shown and shown.tb_next and shown.tb_frame.f_code.co_filename.startswith(own):
+        while shown and shown.tb_frame.f_code.co_filename.startswith(own):
             shown = shown.tb_next
     if os.getpid() == process:
         for line in (*watch.report().lines(asked.verbose), str(folder / WATCH_HTML)):
             _say(line)
-        has_ended = error is None or isinstance(error, SystemExit)
-        if asked.fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
+        is_leak = watch.verdict == TrendClass.leak.value
+        if asked.fail_on_leak and is_leak and isinstance(error, SystemExit | None):
             sys.exit(LEAK_EXIT_CODE)
-        # The hook shows the error as Python would without heapwatch.
-        if error is not None and sys.excepthook is hook:
-            sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
     if error is not None:
+        # The hook shows the error as Python would without heapwatch, also in a forked child.
+        hook = sys.excepthook
+        sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
         raise error
 
 
