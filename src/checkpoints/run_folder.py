@@ -138,9 +138,9 @@ def create_run_folder(config: TrainConfig) -> Path:
 
 def discard_start(folder: Path, existing: Path) -> None:
     """Remove the files of a run that was refused at its start, and its new folders inside `existing`."""
-    # Other ranks may be removing their parts of the folder.
+    # Other ranks may be removing their parts of the folder. Without its lock, another process may use it.
     with suppress(OSError):
-        for path in folder.iterdir():
+        for path in sorted(folder.iterdir(), key=lambda each: each.name == LOCK_FILE):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for new in takewhile(existing.__ne__, (folder, *folder.parents)):
             new.rmdir()
