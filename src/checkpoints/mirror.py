@@ -319,15 +319,22 @@ class Mirror:
 
 
 def check_mirror(url: str, run_dir: str | None) -> None:
-    """Raise `UserError` if a mirror has an unsupported protocol or contains another run.
+    """Raise `UserError` if a mirror has an unsupported protocol, or contains the run itself or another run.
 
     A remote that does not answer within `START_SECONDS` is not an error, because the run retries later.
     """
     require_protocol("checkpoint.mirror", url)
+    folder = Path(run_dir) if run_dir else EXPERIMENTS / "new"
+    identity = identity_of(folder)
+    is_local = url.partition(URL_SEPARATOR)[0] in ("file", "local")
+    if is_local and Path(url_to_fs(url)[1], identity.name).resolve() == folder.resolve():
+        raise UserError(
+            f"checkpoint.mirror={url} contains the run folder, so the copy would overwrite the run. Choose a "
+            "folder elsewhere."
+        )
     # The name of a new folder contains the time, so it cannot conflict.
     if run_dir is None:
         return
-    identity = identity_of(Path(run_dir))
     try:
         call_with_timeout(START_SECONDS, partial(RemoteFolder(url, identity.name).sizes, identity))
     except MirrorConflict as error:

@@ -96,6 +96,11 @@ START = ("run_dir=new", *CARTPOLE)
             "/pole already contains another run. Continue that run with resume=file://",
         ),
         (["resume=there", "checkpoint.mirror=file://{remote}"], "already contains another run"),
+        (
+            ["run_dir=remote/new", *CARTPOLE, "checkpoint.mirror=file://{remote}"],
+            "remote contains the run folder, so the copy would overwrite the run. Choose a folder elsewhere.",
+        ),
+        ([*CARTPOLE, "checkpoint.mirror=file://{remote}/../experiments"], "contains the run folder"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
