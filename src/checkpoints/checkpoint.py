@@ -317,8 +317,8 @@ def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
         for path in (root / SHARED_FOLDER).iterdir():
             if f"{SHARED_FOLDER}/{path.name}" not in needed and _SHARED.fullmatch(path.name):
                 path.unlink()
-    except (Damaged, UserError):
+    except (Damaged, UserError) as fault:
         # The files of a damaged checkpoint are unknown, so shared files cannot be deleted safely.
-        return
+        _LOG.warning("old replay files are kept, because the checkpoint that uses them is damaged: %s", fault)
     except OSError as error:
         _LOG.warning("an old checkpoint could not be deleted: %s", error)

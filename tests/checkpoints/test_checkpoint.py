@@ -297,12 +297,16 @@ def test_if_all_are_damaged_each_is_named_and_nothing_changes(tmp_path: Path) ->
     assert files_in(tmp_path) == before
 
 
-def test_the_files_of_a_checkpoint_that_cannot_be_read_are_not_deleted(tmp_path: Path) -> None:
+def test_the_files_of_a_checkpoint_that_cannot_be_read_are_not_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     replay, _ = two_checkpoints(tmp_path)
     manifest = tmp_path / "checkpoints" / "step_000000010" / "manifest.json"
     hidden = manifest.rename(tmp_path / "hidden")
     advance(replay, ToyWorld(1, 99), 200, np.random.default_rng(0))
     save(tmp_path, 30, replay=replay, keep=3)
+    kept = "old replay files are kept, because the checkpoint that uses them is damaged"
+    assert f"{kept}: {manifest} is missing" in caplog.messages
     hidden.rename(manifest)
     for checkpoint in list_checkpoints(tmp_path):
         checkpoint.verify()
