@@ -104,9 +104,11 @@ def test_a_program_whose_main_thread_only_waits_is_watched(tmp_path: Path) -> No
         import json, threading, time
         kept = []
         def work():
-            while not json.load(open("report/watch.json"))["findings"]:
+            for _ in range(5_000):
                 kept.append(bytearray(100_000))
                 time.sleep(0.01)
+                if json.load(open("report/watch.json"))["findings"]:
+                    break
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

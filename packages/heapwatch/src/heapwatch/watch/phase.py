@@ -107,7 +107,7 @@ class Phase:
 
     The count is the number of steps of one optimizer: the first optimizer to step, until it stops stepping.
     Before the first step, which calls `begin`, ticks of a clock are counted. The main thread then samples
-    between two of its instructions, but not during an import.
+    between two of its instructions, but not during an import. While it waits, the clock's thread samples.
     """
 
     def __init__(self, sample: _Sample, begin: _Call, seconds: float, at: str | None = None) -> None:
@@ -142,6 +142,9 @@ class Phase:
             self._calls.stop()
         elif self._hook is not None:
             self._hook.remove()
+        if self._clock.is_alive():
+            # It may be sampling. The timeout ends the wait if a finalizer there waits for this thread.
+            self._clock.join(_SILENT_SECONDS)
 
     def _listen(self) -> None:
         """Count the steps of all optimizers, once the program has imported PyTorch."""
@@ -184,11 +187,10 @@ class Phase:
         while self.is_timed and not self._stopped.wait(self._seconds):
             # The program may import PyTorch at any time.
             self._listen()
-            if self._is_due() and self._pending in _WAITING:
-                # The main thread may wait in C, such as in `Thread.join`, and then makes no call.
-                if time.monotonic() - asked > _SILENT_SECONDS:
-                    self._tick(sys._current_frames().get(threading.main_thread().ident or 0))
-            elif self._is_due():
+            if self._pending in _WAITING and time.monotonic() - asked > _SILENT_SECONDS:
+                # The main thread waits in C, such as in `Thread.join`, and makes no call.
+                self._tick(sys._current_frames().get(threading.main_thread().ident or 0))
+            elif self._is_due() and self._pending not in _WAITING:
                 asked = time.monotonic()
                 _WAITING.add(self._pending)
                 api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)

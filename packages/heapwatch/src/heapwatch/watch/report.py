@@ -21,7 +21,7 @@ _WORDS = {
     "leak": "Memory leaks.",
     "filling": "Memory grows until something with a capacity is full.",
     "flat": "Memory is flat.",
-    "undecided": "No verdict yet. Run the program for longer, sample more often, or choose a function with --at.",
+    "undecided": "No verdict yet. Run the program for longer, sample more often, or count calls (--at).",
 }
 _LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
 VERSION = 1
