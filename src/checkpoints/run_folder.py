@@ -89,7 +89,7 @@ def require_free(folder: Path) -> None:
     """Raise `UserError` if a new run's folder cannot be created or is not empty."""
     _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
-    existing = nearest(folder)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
     if existing == folder and not _is_free(folder):
@@ -108,9 +108,10 @@ def require_no_run(folder: Path) -> None:
         raise UserError(f"run_dir={folder} already contains {found}. {repair} another folder.")
 
 
-def nearest(folder: Path) -> Path:
-    """Return a folder, or the nearest of its parents that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+def existing_part(config: TrainConfig) -> Path:
+    """Return the absolute path of a new run's folder, or of the nearest parent that exists already."""
+    folder = Path(config.run_dir or EXPERIMENTS).absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _is_free(folder: Path) -> bool:
@@ -141,7 +142,7 @@ def discard_start(folder: Path, existing: Path) -> None:
     # Other ranks may be removing their parts of the folder. Without its lock, another process may use it.
     with suppress(OSError):
         for path in sorted(folder.iterdir(), key=lambda each: each.name == LOCK_FILE):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         for new in takewhile(existing.__ne__, (folder, *folder.parents)):
             new.rmdir()
 

@@ -52,7 +52,7 @@ class Cluster:
         setting: Name of the user's setting for `address`, for messages.
 
     Raises:
-        UserError: If the cluster cannot be joined.
+        UserError: If the cluster cannot be joined or started.
     """
 
     def __init__(

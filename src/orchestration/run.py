@@ -5,11 +5,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.run_folder import check_run_folder, discard_start, locked, nearest, save_config
+from ..checkpoints.run_folder import check_run_folder, discard_start, existing_part, locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..checkpoints.trust import sign_own_classes
 from ..config.dreamer import DreamerTrainConfig
@@ -53,12 +52,15 @@ def open_run(
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
-        existing, ranks = nearest(Path(config.run_dir or ".").absolute()), recipe.ranks
+        existing, ranks = existing_part(config), recipe.ranks
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         if ranks.is_first:
             # Another process may have begun a run in this folder since the preflight.
             check_run_folder(config)
+        undo = opened.enter_context(ExitStack())
+        if not config.resume:
+            undo.callback(discard_start, run_dir.absolute(), existing)
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
         # Environments may change the working directory while threads are writing.
         run_dir = run_dir.absolute()
@@ -69,9 +71,6 @@ def open_run(
         if not shows_bar(config.logger.progress):
             opened.enter_context(heartbeat)
         threads = _ready_torch(config, recipe, preflight, signals, heartbeat)
-        undo = opened.enter_context(ExitStack())
-        if not config.resume:
-            undo.callback(discard_start, run_dir, existing)
         parts = recipe.build(config, run_dir)
         opened.callback(parts.environment.close)
         # The checkpoint may be refused, so it is restored before any file of the run is written.
