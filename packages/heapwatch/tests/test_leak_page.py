@@ -1,6 +1,6 @@
 """The fixed lines of docs/leak_patterns.md end each leak.
 
-test_patterns.py and test_reports.py run the faulty lines, and compare the messages with those of the page.
+The page's messages about the faulty lines are tested in test_patterns.py and test_reports.py.
 """
 
 from functools import partial
