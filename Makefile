@@ -143,6 +143,7 @@ docs: $(SITE_READY)
 docs-figures: $(CORE)
 	$(BIN)/python scripts/make_figures.py $(ARGS)
 	$(BIN)/python -m benchmarks.atari100k_page
+	$(BIN)/python -m benchmarks.dmc_page
 
 clean:
 	rm -rf build dist site reverie.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -58,7 +58,7 @@ class Result:
     """Raw data of a run."""
 
     name: str
-    game: str
+    task: str
     seed: int
     score: float | None
     """Mean return of the evaluation, or `None` if training failed."""
@@ -75,16 +75,16 @@ class Result:
         return [session for session in self.summary["sessions"] if session["what"] == "training"][-1]
 
 
-def read_results(folder: Path) -> list[Result]:
-    """Return the runs with raw data in a folder, sorted by game and seed."""
+def read_results(folder: Path, setting: str = "env.game") -> list[Result]:
+    """Return the runs with raw data in a folder, sorted by task (the value of `setting`) and seed."""
     found = []
     for file in folder.glob(f"*/{RUN_FILE}"):
         run, evaluation = read_run(file.parent), file.with_name(EVALUATION_FILE)
         played = read_json(evaluation) if evaluation.exists() else {}
         scores = played.get("mean"), played.get("standard_error")
-        game, seed = run.settings["env.game"], run.settings["seed"]
-        found.append(Result(file.parent.name, game, seed, *scores, read_json(file), run))
-    return sorted(found, key=lambda result: (result.game, result.seed))
+        task, seed = run.settings[setting], run.settings["seed"]
+        found.append(Result(file.parent.name, task, seed, *scores, read_json(file), run))
+    return sorted(found, key=lambda result: (result.task, result.seed))
 
 
 def read_baselines() -> dict[str, dict[str, float]]:
@@ -106,7 +106,7 @@ def with_ours(results: Sequence[Result]) -> dict[str, dict[str, float]]:
 
 def of_game(results: Iterable[Result], game: str) -> list[Result]:
     """Return the results of a game."""
-    return [result for result in results if result.game == game]
+    return [result for result in results if result.task == game]
 
 
 def normalized(scores: Scores, agent: str) -> NDArray[np.float64]:
@@ -323,7 +323,7 @@ def curve_of(run: Run) -> NDArray[np.float64]:
 def draw(results: Sequence[Result], target: Path) -> None:
     """Draw a panel with the seeds of each game over the author's band."""
     suite = published_bands()["atari100k"]
-    games = list(dict.fromkeys(result.game for result in results))
+    games = list(dict.fromkeys(result.task for result in results))
     rows = -(-len(games) // PANELS_PER_ROW)
     figure = Figure((8, 2 * rows), layout="constrained")
     panels = [figure.add_subplot(rows, PANELS_PER_ROW, at + 1) for at in range(rows * PANELS_PER_ROW)]

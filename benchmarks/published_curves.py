@@ -2,7 +2,8 @@
 
 The argument is a clone of https://github.com/danijar/dreamerv3. The score files of one commit, verified by
 their hashes, become `src/orchestration/on_track/published.json.gz`: the lowest, mean and highest return over
-the seeds of each task, on a grid of environment steps (frames). Repeated builds produce the same bytes.
+the seeds of each task, on a grid of environment steps (frames). `benchmarks/dmc_baselines.csv` gets the first
+points of each seed for docs/dmc.md. Repeated builds produce the same bytes.
 
 Atari-100k and DMC vision: the files contain the return of each training episode. A seed's return is the mean
 over its last 16 episodes, at the mean of their midpoints. The returns of a run are averaged in the same way
@@ -19,7 +20,7 @@ import hashlib
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ REPOSITORY = "https://github.com/danijar/dreamerv3"
 AGENT = "DreamerV3 (Nature)"
 FILE = Path(instrument.__file__).with_name("published.json.gz")
 DIGITS = 4
+SEEDS = Path(__file__).with_name("dmc_baselines.csv")
+SEEDS_SUITE, SEEDS_FRAMES = "dmc_proprio", 100_000
+SEEDS_TASKS = "cartpole_balance", "ball_in_cup_catch", "reacher_easy", "walker_walk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def bands_of(runs: Sequence[dict[str, Any]], file: ScoreFile) -> dict[str, dict[
     }
 
 
-def rounded(values: NDArray[np.float64]) -> list[float]:
+def rounded(values: Iterable[float]) -> list[float]:
     """Return the values with four significant digits."""
     return [float(f"{value:.{DIGITS}g}") for value in values]
 
@@ -152,6 +156,20 @@ def build(clone: Path) -> bytes:
     return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
 
 
+def seeds_of(runs: Sequence[dict[str, Any]], file: ScoreFile) -> str:
+    """Return a CSV file with the points of each seed of the tasks in docs/dmc.md."""
+    lines = [
+        f"# Made by `python -m benchmarks.published_curves`: {file.path} of {REPOSITORY} at {COMMIT[:7]}."
+    ]
+    lines.append("task,seed,frames,return")
+    for run in runs:
+        task = run["task"].removeprefix(file.prefix)
+        points = zip(run["xs"], rounded(run["ys"]), strict=True)
+        if task in SEEDS_TASKS:
+            lines += [f"{task},{run['seed']},{x:.0f},{y:g}" for x, y in points if x <= SEEDS_FRAMES]
+    return "\n".join(lines) + "\n"
+
+
 def published_bands() -> dict[str, dict[str, Any]]:
     """Return the suites of the built file by name."""
     return json.loads(gzip.decompress(FILE.read_bytes()))["suites"]
@@ -159,11 +177,14 @@ def published_bands() -> dict[str, dict[str, Any]]:
 
 @exit_on_user_error()
 def main() -> None:
-    """Build the file and print its size."""
+    """Build both files and print their sizes."""
     parser = FlagParser(description=__doc__)
     parser.add_argument("clone", type=Path, help=f"clone of {REPOSITORY}")
-    FILE.write_bytes(content := build(parser.parse_args().clone))
-    print(f"{FILE}: {len(content) / 1e3:.0f} kB")
+    clone, suite = parser.parse_args().clone, SUITES[SEEDS_SUITE]
+    FILE.write_bytes(build(clone))
+    SEEDS.write_text(seeds_of(read_scores(clone, suite), suite))
+    for file in (FILE, SEEDS):
+        print(f"{file}: {file.stat().st_size / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,100 @@
+"""The page of the author's curves: written from raw data, for no run, and for three, of which one failed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+from benchmarks import dmc_page
+from benchmarks.atari100k_page import read_results
+from benchmarks.dmc_page import PAGE, RESULTS, draw, episodes_of, page, read_seeds, window_mean
+from benchmarks.queue.rows import read_rows
+from reverie.checkpoints.run_folder import save_config
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+
+# Each round of 16 episodes ends after 16,000 environment steps, at a return that grows by this number.
+RUNS = {"cartpole_balance": 100.0, "walker_walk": 100.0, "reacher_easy": None}
+
+
+def write_run(folder: Path, task: str, growth: float | None) -> None:
+    """Write the raw data that the queue writes for a run with six rounds of 16 training episodes."""
+    [row] = [row for row in read_rows(dmc_page.LIST).rows if row.name == task]
+    [config] = compose_jobs(row.settings)
+    run = folder / task
+    run.mkdir(parents=True)
+    save_config(typed(config), run)
+    ends = [(8_000 * (at // 16 + 1), (growth or 0) * (at // 16 + 1)) for at in range(96)]
+    lines = [{"step": step, "episode/return": value, "episode/length": 500} for step, value in ends]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "metrics.jsonl.zst").write_bytes(zstandard.compress(text.encode()))
+    if growth is not None:
+        (run / "evaluation.json").write_text(json.dumps({"mean": 612.3, "standard_error": 2.5}))
+    session = {"what": "training", "cpu": "A CPU", "commit": "0123456789ab"}
+    summary = {"arguments": row.settings, "steps": 50_000, "core_hours": 3.25, "sessions": [session]}
+    (run / "run.json").write_text(json.dumps(summary | {"exit_code": 4 if growth is None else 0}))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for task, growth in RUNS.items():
+        write_run(tmp_path / "results", task, growth)
+    return tmp_path / "results"
+
+
+def cells(text: str, task: str) -> list[str]:
+    """Return the other cells of a run's row."""
+    [line] = [line for line in text.splitlines() if line.startswith(f"| [{task}]")]
+    return [cell.strip() for cell in line.split("|")[2:-1]]
+
+
+def test_the_committed_page_is_written_from_the_committed_raw_data() -> None:
+    assert PAGE.read_text() == page(read_results(RESULTS, "env.task"))
+
+
+def test_without_runs_the_page_has_the_commands_and_no_table(tmp_path: Path) -> None:
+    text = page(read_results(tmp_path, "env.task"))
+    assert "The runs are under way, and none is complete yet." in text
+    assert "experiment=paper_dmc_proprio env.task=cartpole_balance" in text
+    assert "|" not in text and "figures/" not in text
+
+
+def test_the_author_has_five_seeds_of_ten_points_for_each_task_of_the_list() -> None:
+    seeds = read_seeds()
+    assert sorted(seeds) == sorted(row.name for row in read_rows(dmc_page.LIST).rows)
+    for points in seeds.values():
+        assert [each.shape for each in points] == [(2, 10)] * 5
+        assert all(each[0].tolist() == list(range(10_000, 100_001, 10_000)) for each in points)
+    # These means were computed from the score file independently.
+    assert [round(window_mean(each)) for each in seeds["walker_walk"]] == [237, 421, 440, 484, 437]
+
+
+def test_the_mean_covers_the_episodes_that_end_in_the_window(results: Path) -> None:
+    found = read_results(results, "env.task")[0]
+    # Rounds end after 16,000, 32,000 ... 96,000 environment steps. The last three are in the window.
+    assert np.unique(episodes_of(found)[0]).tolist() == [16_000.0 * at for at in range(1, 7)]
+    assert window_mean(episodes_of(found)) == np.mean([400, 500, 600])
+
+
+def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(dmc_page.REASONS, "cartpole_balance", "a reason")
+    text = page(read_results(results, "env.task"))
+    assert cells(text, "cartpole_balance") == [
+        "596", "691", "782", "**500**", "612 ± 2.5", "3.25", "`0123456789ab`",
+    ]  # fmt: skip
+    assert cells(text, "walker_walk")[:4] == ["237", "404", "484", "**500**"]
+    assert cells(text, "reacher_easy")[3:5] == ["-", "failed with exit code 4"]
+    assert text.split("\n\n")[2].replace("\n", " ") == (
+        "Raw data exists for 3 of 4 tasks. From 50,000 to 100,000 environment steps, Reverie's mean return "
+        "is at or above the author's lowest seed in 1 of them. Below: cartpole_balance (500 against 596: a "
+        "reason). Failed: reacher_easy."
+    )
+
+
+def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
+    draw(read_results(results, "env.task"), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
