@@ -43,10 +43,10 @@ AGENTS = {
 """Compared agents, in column order. The scores of all but the last one come from the baselines."""
 
 REASONS = {
-    "alien": "its return has not risen since 100,000 frames",
-    "hero": "all evaluation episodes end with 7,405 to 7,660 points",
+    "alien": "the agent collects the eggs near its start and then few others",
+    "hero": "the agent loses all lives in the first room of the third level",
 }
-"""Observations on lower scores than all seeds of DreamerV3 (Nature), by game. Written by hand."""
+"""Observations in played episodes of games below all seeds of DreamerV3 (Nature). Written by hand."""
 
 STATISTICS = {"Mean": np.mean, "Median": np.median, "IQM": interquartile_mean}
 PANELS_PER_ROW, GAMES_IN_README = 4, 10
