@@ -1,9 +1,11 @@
 """Write docs/dmc.md and its figure: python -m benchmarks.dmc_page.
 
 Runs come from `docs/results/dmc_curves`, and the author's seeds from `benchmarks/dmc_baselines.csv`. A task
-appears on the page once its run has raw data.
+appears on the page once its run has raw data. In the same folder, `<task>_author` contains the scores of the
+author's code with the small network (`benchmarks/peers/dreamerv3_run.py`).
 """
 
+import json
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,11 @@ WINDOW = 50_000, 100_000
 REASONS: dict[str, str] = {}
 """Known reasons for a lower mean return than the author's lowest seed, by task. Written by hand."""
 
+PAPER_RATE = 4e-5
+ROUND = 16_000
+"""Environment steps of an episode in all 16 environments."""
+AUTHOR_SCORES = "scores.jsonl"
+
 Seeds = Mapping[str, Sequence[NDArray[np.float64]]]
 """The points of each seed by task: arrays of frames and returns, (2, n)."""
 
@@ -50,6 +57,21 @@ def episodes_of(result: Result) -> NDArray[np.float64]:
     return np.array([steps * result.run.settings["env.action_repeat"], returns])
 
 
+def is_listed(result: Result) -> bool:
+    """Return whether the run has the paper's learning rate, so that it counts for the task."""
+    return result.run.settings["optimizer.learning_rate"] == PAPER_RATE
+
+
+def author_runs(folder: Path) -> dict[str, NDArray[np.float64]]:
+    """Return the frames and returns of the training episodes of the author's code by task, (2, n)."""
+    found = {}
+    for file in sorted(folder.glob(f"*_author/{AUTHOR_SCORES}")):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        points = [[row["step"], row["episode/score"]] for row in rows]
+        found[file.parent.name.removesuffix("_author")] = np.array(points, float).T
+    return found
+
+
 def window_mean(points: NDArray[np.float64]) -> float:
     """Return the mean return over the points in `WINDOW`."""
     frames, returns = points
@@ -63,17 +85,17 @@ def lowest(seeds: Seeds, task: str) -> float:
 
 def first_paragraph(results: Sequence[Result], seeds: Seeds, tasks: int) -> str:
     """Return a paragraph with the number of tasks, the tasks below the author's seeds, and failed runs."""
-    complete = [each for each in results if each.score is not None]
-    means = {each.task: window_mean(episodes_of(each)) for each in complete}
+    listed = [each for each in results if is_listed(each)]
+    means = {each.task: window_mean(episodes_of(each)) for each in listed if each.score is not None}
     below = [
-        f"{task} ({number(mean)} against {number(lowest(seeds, task))}"
+        f"{task} ({number(mean)}, lowest seed {number(lowest(seeds, task))}"
         f"{': ' + REASONS[task] if task in REASONS else ''})"
         for task, mean in means.items()
         if mean < lowest(seeds, task)
     ]
-    failed = [each.name for each in results if each.score is None]
+    failed = [each.name for each in listed if each.score is None]
     sentences = [
-        f"Raw data exists for {len(results)} of {count_text(tasks, 'task')}.",
+        f"Raw data exists for {len(listed)} of {count_text(tasks, 'task')}.",
         f"From {WINDOW[0]:,} to {WINDOW[1]:,} environment steps, Reverie's mean return is at or above the",
         f"author's lowest seed in {len(means) - len(below)} of them.",
         *([f"Below: {', '.join(below)}."] if below else []),
@@ -82,30 +104,37 @@ def first_paragraph(results: Sequence[Result], seeds: Seeds, tasks: int) -> str:
     return wrapped(" ".join(sentences))
 
 
-def scores_table(results: Sequence[Result], seeds: Seeds) -> str:
-    """Return a table with the mean returns, the final evaluation and the cost of each run."""
+def scores_table(results: Sequence[Result], seeds: Seeds, author: Mapping[str, NDArray[np.float64]]) -> str:
+    """Return a table with the mean return of all seeds and runs of each task, and the cost of the runs."""
     rows = []
-    for each in results:
-        own = sorted(map(window_mean, seeds[each.task]))
-        author = [number(value) for value in (own[0], float(np.mean(own)), own[-1])]
-        score, mean = f"failed with exit code {each.summary['exit_code']}", "-"
-        if each.score is not None:
-            spread = "" if each.standard_error is None else f" ± {number(each.standard_error)}"
-            score, mean = f"{number(each.score)}{spread}", f"**{number(window_mean(episodes_of(each)))}**"
-        link = f"[{each.name}](results/dmc_curves/{each.name}/{RUN_FILE})"
-        commit = f"`{each.training['commit']}`"
-        rows.append([link, *author, mean, score, f"{each.summary['core_hours']:.2f}", commit])
-    author = [f"Author's {name}" for name in ("lowest seed", "mean", "highest seed")]
-    return table(["Run", *author, "Reverie", "Evaluation", "Core-hours", "Commit"], rows)
+    for task in dict.fromkeys(result.task for result in results):
+        own = sorted(map(window_mean, seeds[task]))
+        rows.append(
+            [f"{task}, author", "12M", "4e-05", f"{number(own[0])} to {number(own[-1])}", "-", "-", "-"]
+        )
+        if task in author:
+            link = f"[{task}, author's code](results/dmc_curves/{task}_author/{AUTHOR_SCORES})"
+            rows.append([link, "1M", "4e-05", number(window_mean(author[task])), "-", "-", "-"])
+        for each in (result for result in results if result.task == task):
+            score, mean = f"failed with exit code {each.summary['exit_code']}", "-"
+            if each.score is not None:
+                spread = "" if each.standard_error is None else f" ± {number(each.standard_error)}"
+                score, mean = f"{number(each.score)}{spread}", f"**{number(window_mean(episodes_of(each)))}**"
+            link = f"[{task}, Reverie](results/dmc_curves/{each.name}/{RUN_FILE})"
+            rate = f"{each.run.settings['optimizer.learning_rate']:g}"
+            facts = [f"{each.summary['core_hours']:.2f}", f"`{each.training['commit']}`"]
+            rows.append([link, "1M", rate, mean, score, *facts])
+    head = ["Run", "Parameters", "Learning rate", "Mean return", "Evaluation", "Core-hours", "Commit"]
+    return table(head, rows)
 
 
-def page(results: Sequence[Result]) -> str:
+def page(folder: Path) -> str:
     """Return the text of the page, with a table and a figure if at least one run has raw data."""
-    listed, seeds = read_rows(LIST), read_seeds()
+    listed, seeds, results = read_rows(LIST), read_seeds(), read_results(folder, "env.task")
     summary, sections = "The runs are under way, and none is complete yet.", []
     if results:
         summary = first_paragraph(results, seeds, len(listed.rows))
-        sections = [RESULTS_SECTION.format(scores=scores_table(results, seeds))]
+        sections = [RESULTS_SECTION.format(scores=scores_table(results, seeds, author_runs(folder)))]
     command = shlex.join(listed.rows[0].settings)
     protocol = PROTOCOL.format(command=command, episodes=listed.evaluation.episodes)
     return "\n\n".join([HEAD.format(summary=summary), protocol, *sections]) + "\n"
@@ -146,37 +175,53 @@ RESULTS_SECTION = """\
 
 {scores}
 
-The blue line is the mean return of Reverie's environments, whose episodes end at the same time. Each gray
-line is a seed of the author.
+Each gray line is a seed of the author. The other lines are means over the 16 environments of a run, whose
+episodes end at the same time.
 
 ![Learning curves of each task](figures/dmc_curves.png)"""
 
 
-def draw(results: Sequence[Result], target: Path) -> None:
-    """Draw a panel for each task with Reverie's curve over the author's seeds."""
-    seeds = read_seeds()
-    figure = Figure((8, 2.2), layout="constrained")
-    for at, result in enumerate(results):
-        axis = figure.add_subplot(1, max(len(results), 2), at + 1)
-        for points in seeds[result.task]:
-            axis.plot(*points, color="0.6", linewidth=1)
-        frames, returns = episodes_of(result)
-        ends = np.unique(frames)
-        axis.plot(ends, [returns[frames == end].mean() for end in ends], color="C0")
-        axis.set_title(result.task, fontsize=10)
+def draw(folder: Path, target: Path) -> None:
+    """Draw a panel for each task with its runs over the author's seeds."""
+    seeds, author, results = read_seeds(), author_runs(folder), read_results(folder, "env.task")
+    tasks = list(dict.fromkeys(result.task for result in results))
+    figure = Figure((8, 2.4), layout="constrained")
+    for at, task in enumerate(tasks):
+        axis = figure.add_subplot(1, max(len(tasks), 2), at + 1)
+        for points in seeds[task]:
+            axis.plot(*points, color="0.6", linewidth=1, label="author, 12M parameters")
+        if task in author:
+            axis.plot(*rounds(author[task]), color="C1", linestyle="--", label="author's code, 1M")
+        for result in (each for each in results if each.task == task):
+            rate = result.run.settings["optimizer.learning_rate"]
+            color = "C0" if is_listed(result) else "C2"
+            axis.plot(*rounds(episodes_of(result)), color=color, label=f"Reverie, 1M, rate {rate:g}")
+        axis.set_title(task, fontsize=10)
         axis.tick_params(labelsize=8)
         axis.set_xticks([0, 50_000, 100_000], ["0", "50k", "100k"])
+    labels = {}
+    for axis in figure.axes:
+        handles, names = axis.get_legend_handles_labels()
+        labels |= dict(zip(names, handles, strict=True))
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(target, dpi=200)
+
+
+def rounds(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean return of the episodes that end in each round of the environments, (2, n)."""
+    frames, returns = points
+    # The author counts one step per environment, so the episodes of a round end at different steps.
+    ends = np.round(frames / ROUND)
+    return np.array([[end * ROUND, returns[ends == end].mean()] for end in np.unique(ends)]).T
 
 
 @exit_on_user_error()
 def main() -> None:
     """Write the page, and the figure if there are results."""
     FlagParser(description=__doc__).parse_args()
-    results = read_results(RESULTS, "env.task")
-    PAGE.write_text(page(results))
-    if results:
-        draw(results, FIGURE)
+    PAGE.write_text(page(RESULTS))
+    if results := read_results(RESULTS, "env.task"):
+        draw(RESULTS, FIGURE)
     print(f"{PAGE}: {count_text(len(results), 'run')}")
 
 

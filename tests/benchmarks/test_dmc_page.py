@@ -9,7 +9,7 @@ import zstandard
 
 from benchmarks import dmc_page
 from benchmarks.atari100k_page import read_results
-from benchmarks.dmc_page import PAGE, RESULTS, draw, episodes_of, page, read_seeds, window_mean
+from benchmarks.dmc_page import PAGE, RESULTS, draw, episodes_of, page, read_seeds, rounds, window_mean
 from benchmarks.queue.rows import read_rows
 from reverie.checkpoints.run_folder import save_config
 from reverie.config.compose import compose_jobs
@@ -19,11 +19,11 @@ from reverie.config.resolve import typed
 RUNS = {"cartpole_balance": 100.0, "walker_walk": 100.0, "reacher_easy": None}
 
 
-def write_run(folder: Path, task: str, growth: float | None) -> None:
+def write_run(folder: Path, task: str, growth: float | None, *more: str, name: str | None = None) -> None:
     """Write the raw data that the queue writes for a run with six rounds of 16 training episodes."""
     [row] = [row for row in read_rows(dmc_page.LIST).rows if row.name == task]
-    [config] = compose_jobs(row.settings)
-    run = folder / task
+    [config] = compose_jobs([*row.settings, *more])
+    run = folder / (name or task)
     run.mkdir(parents=True)
     save_config(typed(config), run)
     ends = [(8_000 * (at // 16 + 1), (growth or 0) * (at // 16 + 1)) for at in range(96)]
@@ -41,21 +41,30 @@ def write_run(folder: Path, task: str, growth: float | None) -> None:
 def results(tmp_path: Path) -> Path:
     for task, growth in RUNS.items():
         write_run(tmp_path / "results", task, growth)
+    rate = "optimizer.learning_rate=2e-4"
+    write_run(tmp_path / "results", "walker_walk", 150.0, rate, name="walker_walk_rate")
+    # The 16 environments of the author's code end their episodes at different steps.
+    steps = [16_032 * (at // 16 + 1) - 30 + 2 * (at % 16) for at in range(96)]
+    lines = [{"step": step, "episode/score": 90.0 * (at // 16 + 1)} for at, step in enumerate(steps)]
+    (tmp_path / "results" / "walker_walk_author").mkdir()
+    scores = tmp_path / "results" / "walker_walk_author" / "scores.jsonl"
+    scores.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return tmp_path / "results"
 
 
-def cells(text: str, task: str) -> list[str]:
-    """Return the other cells of a run's row."""
-    [line] = [line for line in text.splitlines() if line.startswith(f"| [{task}]")]
-    return [cell.strip() for cell in line.split("|")[2:-1]]
+def cells(text: str, name: str) -> list[str]:
+    """Return the cells of the rows whose first cell contains a name, without that cell."""
+    lines = [line.split("|") for line in text.splitlines() if line.startswith("|")]
+    [row] = [line for line in lines if name in line[1]]
+    return [cell.strip() for cell in row[2:-1]]
 
 
 def test_the_committed_page_is_written_from_the_committed_raw_data() -> None:
-    assert PAGE.read_text() == page(read_results(RESULTS, "env.task"))
+    assert PAGE.read_text() == page(RESULTS)
 
 
 def test_without_runs_the_page_has_the_commands_and_no_table(tmp_path: Path) -> None:
-    text = page(read_results(tmp_path, "env.task"))
+    text = page(tmp_path)
     assert "The runs are under way, and none is complete yet." in text
     assert "experiment=paper_dmc_proprio env.task=cartpole_balance" in text
     assert "|" not in text and "figures/" not in text
@@ -78,23 +87,30 @@ def test_the_mean_covers_the_episodes_that_end_in_the_window(results: Path) -> N
     assert window_mean(episodes_of(found)) == np.mean([400, 500, 600])
 
 
+def test_the_episodes_of_the_authors_code_are_averaged_by_round(results: Path) -> None:
+    points = rounds(dmc_page.author_runs(results)["walker_walk"])
+    assert points.T.tolist() == [[16_000.0 * at, 90.0 * at] for at in range(1, 7)]
+
+
 def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(dmc_page.REASONS, "cartpole_balance", "a reason")
-    text = page(read_results(results, "env.task"))
-    assert cells(text, "cartpole_balance") == [
-        "596", "691", "782", "**500**", "612 ± 2.5", "3.25", "`0123456789ab`",
-    ]  # fmt: skip
-    assert cells(text, "walker_walk")[:4] == ["237", "404", "484", "**500**"]
-    assert cells(text, "reacher_easy")[3:5] == ["-", "failed with exit code 4"]
+    text = page(results)
+    assert cells(text, "cartpole_balance, author")[:3] == ["12M", "4e-05", "596 to 782"]
+    costs = ["612 ± 2.5", "3.25", "`0123456789ab`"]
+    assert cells(text, "[cartpole_balance, Reverie]") == ["1M", "4e-05", "**500**", *costs]
+    assert cells(text, "[walker_walk, author's code]")[:3] == ["1M", "4e-05", "450"]
+    assert cells(text, "(results/dmc_curves/walker_walk_rate/run.json)")[:3] == ["1M", "0.0002", "**750**"]
+    assert cells(text, "[reacher_easy, Reverie]")[2:4] == ["-", "failed with exit code 4"]
+    # The run with another learning rate is not counted.
     assert text.split("\n\n")[2].replace("\n", " ") == (
         "Raw data exists for 3 of 4 tasks. From 50,000 to 100,000 environment steps, Reverie's mean return "
-        "is at or above the author's lowest seed in 1 of them. Below: cartpole_balance (500 against 596: a "
-        "reason). Failed: reacher_easy."
+        "is at or above the author's lowest seed in 1 of them. Below: cartpole_balance (500, lowest seed "
+        "596: a reason). Failed: reacher_easy."
     )
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
-    draw(read_results(results, "env.task"), tmp_path / "figure.png")
+    draw(results, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
