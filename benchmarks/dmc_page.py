@@ -83,7 +83,7 @@ def lowest(seeds: Seeds, task: str) -> float:
     return min(map(window_mean, seeds[task]))
 
 
-def first_paragraph(results: Sequence[Result], seeds: Seeds, tasks: int) -> str:
+def first_paragraph(results: Sequence[Result], seeds: Seeds) -> str:
     """Return a paragraph with the number of tasks, the tasks below the author's seeds, and failed runs."""
     listed = [each for each in results if is_listed(each)]
     means = {each.task: window_mean(episodes_of(each)) for each in listed if each.score is not None}
@@ -95,7 +95,7 @@ def first_paragraph(results: Sequence[Result], seeds: Seeds, tasks: int) -> str:
     ]
     failed = [each.name for each in listed if each.score is None]
     sentences = [
-        f"Raw data exists for {len(listed)} of {count_text(tasks, 'task')}.",
+        f"Raw data exists for {len(listed)} of {count_text(len(seeds), 'task')}.",
         f"From {WINDOW[0]:,} to {WINDOW[1]:,} environment steps, Reverie's mean return is at or above the",
         f"author's lowest seed in {len(means) - len(below)} of them.",
         *([f"Below: {', '.join(below)}."] if below else []),
@@ -133,7 +133,7 @@ def page(folder: Path) -> str:
     listed, seeds, results = read_rows(LIST), read_seeds(), read_results(folder, "env.task")
     summary, sections = "The runs are under way, and none is complete yet.", []
     if results:
-        summary = first_paragraph(results, seeds, len(listed.rows))
+        summary = first_paragraph(results, seeds)
         sections = [RESULTS_SECTION.format(scores=scores_table(results, seeds, author_runs(folder)))]
     command = shlex.join(listed.rows[0].settings)
     protocol = PROTOCOL.format(command=command, episodes=listed.evaluation.episodes)
