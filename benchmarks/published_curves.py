@@ -9,8 +9,9 @@ Atari-100k and DMC vision: the files contain the return of each training episode
 over its last 16 episodes, at the mean of their midpoints. The returns of a run are averaged in the same way
 before they are compared.
 
-DMC proprio: the files contain means per 10,000 frames. The means are used unchanged. The return is
-interpolated linearly between two means, and is constant before the first and after the last one.
+DMC proprio: the files contain means per 10,000 frames, most of them of a single episode, because the values
+are integers in tasks with integer rewards. The means are used unchanged. The return is interpolated linearly
+between two means, and is constant before the first and after the last one.
 
 There are no files for Crafter.
 """
