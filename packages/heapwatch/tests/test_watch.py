@@ -62,8 +62,31 @@ def test_a_cache_that_is_full_has_ended_and_one_that_grows_again_is_a_leak_for_g
     watch = watched(grow, 100)
     assert watch.verdict == "leak"
     feed(watch, grow, range(100, 260))
-    assert watch.verdict == "flat" and "it has ended: flat over" in "\n".join(watch.report().lines())
+    assert watch.verdict == "flat" and "it has ended by step" in "\n".join(watch.report().lines())
     feed(watch, grow, range(260, 560))
+    assert watch.verdict == "leak" and "it has ended" not in "\n".join(watch.report().lines())
+
+
+def test_a_buffer_that_is_emptied_has_ended_and_one_that_grows_beyond_it_is_a_leak_for_good() -> None:
+    HELD["buffer"], HELD["kept"] = [], []
+
+    def fill(step: int) -> None:
+        if step % 100 == 0:
+            HELD["buffer"].clear()
+        if step >= 400:
+            HELD["kept"].append(np.empty(200 * KB, np.uint8))
+        HELD["buffer"].append(np.empty(200 * KB, np.uint8))
+
+    watch = watched(fill, 100)
+    assert watch.verdict == "leak"
+    # The next test of the trend finds that the memory was released.
+    feed(watch, fill, range(100, 110))
+    verdicts = set[str]()
+    for step in range(110, 400):
+        feed(watch, fill, range(step, step + 1))
+        verdicts.add(watch.verdict)
+    assert verdicts <= {"flat", "undecided"} and "it has ended" in "\n".join(watch.report().lines())
+    feed(watch, fill, range(400, 700))
     assert watch.verdict == "leak" and "it has ended" not in "\n".join(watch.report().lines())
 
 

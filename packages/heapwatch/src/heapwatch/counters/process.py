@@ -38,9 +38,9 @@ def host_memory_stats() -> dict[str, float]:
     counted = kernel_counts()
     threads = {"threads_count": counted.pop("threads")} if "threads" in counted else {}
     stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in counted.items()}
-    shared = shared_memory_used_bytes()
-    if shared is not None:
-        stats["shared_memory_mb"] = shared / _BYTES_PER_MB
+    if _SHARED_MEMORY.is_dir():
+        # This includes leftovers of dead processes.
+        stats["shared_memory_mb"] = shutil.disk_usage(_SHARED_MEMORY).used / _BYTES_PER_MB
     counts = threads | {"open_files_count": open_files_count(), "children_count": len(live_children())}
     return stats | {name: float(count) for name, count in counts.items()}
 
@@ -57,7 +57,8 @@ def process_rss_mb() -> float:
 def live_children() -> list[psutil.Process]:
     """Return the running descendants of this process. Zombies do not count."""
     found = []
-    for child in () if _has_no_children() else _descendants():
+    # A cached psutil.Process would be wrong after a fork. See `process_rss_mb`.
+    for child in () if _has_no_children() else psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if child.status() != psutil.STATUS_ZOMBIE:
                 found.append(child)
@@ -67,11 +68,6 @@ def live_children() -> list[psutil.Process]:
 def open_files_count() -> int:
     """Return the number of open file descriptors, including sockets and pipes (open files on Windows)."""
     return psutil.Process().num_fds() if psutil.POSIX else len(psutil.Process().open_files())
-
-
-def shared_memory_used_bytes() -> int | None:
-    """Return the bytes used in /dev/shm, including leftovers of dead processes, or `None` if missing."""
-    return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
 
 
 def outside_bytes() -> dict[str, int]:
@@ -107,8 +103,3 @@ def _has_no_children() -> bool:
         # A thread ended during the scan.
         return False
     return bool(children) and not any(children)
-
-
-def _descendants() -> list[psutil.Process]:
-    # A cached psutil.Process would be wrong after a fork. See `process_rss_mb`.
-    return psutil.Process().children(recursive=True)

@@ -244,11 +244,6 @@ class WatchedCounter:
     """Source to report for growth without a Python holder, or `None` to search the heap for the holder."""
 
     @property
-    def source_is_certain(self) -> bool:
-        """Whether steady growth is always a leak. Files, threads and shared memory do not saturate."""
-        return self.source is not None and self.kept_from is None
-
-    @property
     def on_gpu(self) -> bool:
         """Whether the counter measures GPU memory."""
         return self.tag.startswith("debug/gpu/")

@@ -179,7 +179,9 @@ class MemoryGuard:
         if is_judged_anew:
             self._judge_all(roots)
         if self._children.sample(step, tags["debug/cpu/children_count"], self._awaited, is_after_pause):
-            self._judge_children()
+            for child, name, others in self._children.growing():
+                # The number of others changes often, so only its magnitude is news.
+                self._report_news(name, CHILD_MEMORY, child.detector, child.growth, str(others.bit_length()))
         if self._searches_graphs and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
             # Updates may be rare, and acting can also leak.
             self.check_graphs(step, roots)
@@ -386,28 +388,19 @@ class MemoryGuard:
                 growth.found = found if found.is_named else _NO_SOURCES
             self._report_news(f"the component {name}", counter, detector, growth, name)
 
-    def _judge_children(self) -> None:
-        """Report the child processes that grow steadily, with one finding for each command."""
-        for child, name, others in self._children.growing():
-            # The number of others changes often, so only its magnitude is news.
-            self._report_news(name, CHILD_MEMORY, child.detector, child.growth, str(others.bit_length()))
-
     def _verdict_of(self, growth: Growth, counter: WatchedCounter, detector: LeakDetector) -> TrendClass:
-        if growth.found.is_filling:
-            return TrendClass.filling
-        is_leak = self._is_certain(counter, detector, growth.found.is_named)
-        return TrendClass.leak if is_leak else TrendClass.growing
-
-    def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: urgent, long-lasting with a known holder, or not memory.
 
         A cache may take a long time to fill, so growth is urgent only once it has used `leak_share` of the
         free memory.
         """
-        if not self.accuses:
-            return False
-        is_patient = is_named and detector.growing_samples >= self._patience
-        return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
+        if growth.found.is_filling:
+            return TrendClass.filling
+        is_patient = growth.found.is_named and detector.growing_samples >= self._patience
+        # Files, threads and shared memory do not saturate.
+        never_ends = counter.source is not None and counter.kept_from is None
+        is_certain = never_ends or is_patient or self._is_urgent(counter, detector)
+        return TrendClass.leak if is_certain and self.accuses else TrendClass.growing
 
     def _is_urgent(self, counter: WatchedCounter, detector: LeakDetector) -> bool:
         taken = detector.trend_test().slope_bytes_per_sample * detector.growing_samples

@@ -64,6 +64,9 @@ class TrendTest:
     """Pairs of blocks in which the later is higher, minus pairs in which it is lower (-28 to 28)."""
     samples: int
     """Length of the series, including the discarded third."""
+    low: float = math.nan
+    """Lowest value of the series."""
+    last: float = math.nan
 
 
 def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -> TrendTest:
@@ -111,7 +114,7 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
         is_still = abs(rise) < tolerance_bytes and np.ptp(medians) < 2 * tolerance_bytes
         is_unordered = order <= _UNORDERED_PAIRS and rise < tolerance_bytes
         verdict = TrendClass.flat if is_still or is_unordered else TrendClass.undecided
-    return TrendTest(verdict, slope, interval, rise, order, len(values))
+    return TrendTest(verdict, slope, interval, rise, order, len(values), values.min(), values[-1])
 
 
 def saturates(history: NDArray[np.float64], steps: Series = ()) -> bool:

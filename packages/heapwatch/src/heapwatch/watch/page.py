@@ -51,7 +51,7 @@ def _card(finding: Mapping[str, Any]) -> str:
     """Return the card of a finding: each cause with its fix, path and code."""
     remark = " (not yet a leak: it may end)" if finding["verdict"] == "growing" else ""
     ended = finding["ended"]
-    end = "" if ended is None else f" It has ended: flat over the samples up to step {ended:,}."
+    end = "" if ended is None else f" It has ended by step {ended:,}."
     head = f"{finding['verdict'].capitalize()} of {finding['resource']}{remark}"
     since = f"Found at step {finding['step']:,}, after {finding['seconds']:,.0f} s. {finding['growth']}{end}"
     parts = [f"<h2>{escape(head)}</h2><p class='faint'>{escape(since)}</p>"]

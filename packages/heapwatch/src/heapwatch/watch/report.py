@@ -1,6 +1,7 @@
 """The report of a watch: as JSON, as an offline page, and as lines for a terminal."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..counters.glibc import in_use_source
-from ..leaks.detector import watched_counters
+from ..leaks.detector import WINDOW, watched_counters
 from ..leaks.table import Finding
 from ..leaks.verdict import TrendClass, TrendTest
 from ..texts import count_text, write_whole
@@ -16,6 +17,8 @@ from .page import page
 
 WATCH_JSON, WATCH_HTML = "watch.json", "watch.html"
 _MOST_POINTS = 512
+# Growth has ended once less than this fraction remains. More growth than this multiple of it is a leak.
+_RELEASED, _REGROWN = 0.1, 1.5
 _SHOWN = ("memory/", *(each.tag for each in watched_counters(0.0, on_cuda=True)))
 _WORDS = {
     "leak": "Memory leaks.",
@@ -58,15 +61,32 @@ class TimedFinding:
     """Seconds since the start of the watch."""
     step: int
     ended: int | None = None
-    """Step at which it had been flat over a whole window, or `None` while it grows or has grown again."""
-    has_returned: bool = False
-    """Whether it grew again after it had ended. Such a finding never ends."""
+    """Step at which it had been flat over a whole window, or most of the growth had been released. `None`
+    while it grows or has grown again."""
+    low: float = math.inf
+    """Lowest value since the growth began, in bytes or counts."""
+    high: float = -math.inf
+    limit: float = -math.inf
+    """Value above which growth after the end is a leak that never ends."""
+
+    def follow(self, step: int, test: TrendTest) -> None:
+        """Mark the end of the growth, such as of a full cache or an emptied buffer, and its return."""
+        if self.ended is not None:
+            if test.verdict is TrendClass.growing and test.last > self.limit:
+                self.ended, self.limit = None, math.inf
+        elif self.limit < math.inf:
+            self.low, self.high = min(self.low, test.low), max(self.high, test.last)
+            rise = self.high - self.low
+            if test.last - self.low < _RELEASED * rise:
+                self.ended, self.limit = step, test.last + _REGROWN * rise
+            elif test.samples == WINDOW and test.verdict is TrendClass.flat:
+                self.ended = step
 
     def text(self, verbose: bool = False) -> str:
         """Return the finding as lines, with a last line about its end if it has ended."""
         text = self.finding.text(verbose)
         if self.ended is not None:
-            text += f"\n  it has ended: flat over the samples up to step {self.ended:,}"
+            text += f"\n  it has ended by step {self.ended:,}"
         return text
 
 

@@ -254,7 +254,8 @@ class Watch:
     def verdict(self) -> str:
         """`leak`, `filling`, `flat`, or `undecided` (too few samples, or growth that is not certain).
 
-        Growth counts as ended after a full window of 96 flat samples, until it resumes.
+        Growth counts as ended after a full window of 96 flat samples, until it resumes. It also counts as
+        ended once 90 % of it is released, until more than 1.5 times as much has grown.
         """
         found = {each.finding.verdict for each in self._found.values() if each.ended is None}
         for certain in (TrendClass.leak, TrendClass.filling):
@@ -350,12 +351,8 @@ class Watch:
         for each in self._found.values():
             resource = each.finding.resource
             test = tests.get(resource) or tests.get(resource + BEYOND_COMPONENTS)
-            if test is None or each.has_returned:
-                continue
-            if each.ended is not None and test.verdict is TrendClass.growing:
-                each.ended, each.has_returned = None, True
-            elif each.ended is None and test.samples == WINDOW and test.verdict is TrendClass.flat:
-                each.ended = step
+            if test is not None:
+                each.follow(step, test)
 
     def _write(self) -> None:
         if self._folder is not None:
