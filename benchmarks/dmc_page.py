@@ -20,12 +20,14 @@ from benchmarks.published_curves import SEEDS
 from benchmarks.queue.jobs import RUN_FILE
 from benchmarks.queue.rows import read_rows
 from reverie.utils.errors import FlagParser, exit_on_user_error
+from reverie.utils.logging.json_lines import METRICS_FILE, read_lines
 from reverie.utils.units import count_text
 
 LIST = ROOT / "benchmarks" / "dmc_curves.yaml"
 RESULTS = ROOT / "docs" / "results" / "dmc_curves"
 PAGE = ROOT / "docs" / "dmc.md"
 FIGURE = ROOT / "docs" / "figures" / "dmc_curves.png"
+TRAINING_FIGURE = ROOT / "docs" / "figures" / "dmc_training.png"
 WINDOW = 50_000, 100_000
 """First and last frame of the compared training episodes."""
 
@@ -36,6 +38,15 @@ PAPER_RATE = 4e-5
 ROUND = 16_000
 """Environment steps of an episode in all 16 environments."""
 AUTHOR_SCORES = "scores.jsonl"
+COMPARED = "cartpole_balance"
+"""Task that the author's code was trained on."""
+TRAINING_TAGS = {
+    "value": ("train/val", "train/value_mean"),
+    "reward loss": ("train/loss/rew", "train/loss/reward"),
+    "advantage (std)": ("train/adv_std", "train/advantage_std"),
+    "policy entropy": ("train/ent/action", "train/policy_entropy"),
+}
+"""Compared training metrics: tags of the author's code and of Reverie."""
 
 Seeds = Mapping[str, Sequence[NDArray[np.float64]]]
 """The points of each seed by task: arrays of frames and returns, (2, n)."""
@@ -135,6 +146,8 @@ def page(folder: Path) -> str:
     if results:
         summary = first_paragraph(results, seeds)
         sections = [RESULTS_SECTION.format(scores=scores_table(results, seeds, author_runs(folder)))]
+    if (folder / f"{COMPARED}_author").is_dir():
+        sections.append(AUTHOR_SECTION)
     command = shlex.join(listed.rows[0].settings)
     protocol = PROTOCOL.format(command=command, episodes=listed.evaluation.episodes)
     return "\n\n".join([HEAD.format(summary=summary), protocol, *sections]) + "\n"
@@ -181,6 +194,21 @@ episodes end at the same time.
 ![Learning curves of each task](figures/dmc_curves.png)"""
 
 
+AUTHOR_SECTION = """\
+## The author's code with the small network
+
+To separate the size of the network from the implementation, the author's code (e3f0224) was trained with the
+settings of these runs: the network has the same 637,446 parameters, and the number of environments, the train
+ratio and the action repeat are the same. It computes in float32 and uses its own random numbers.
+
+![Training metrics of both programs over the number of updates](figures/dmc_training.png)
+
+```bash
+make bench-peers
+taskset -c 1 .venv-peers-jax/bin/python benchmarks/peers/dreamerv3_run.py <checkout> cartpole_balance <folder>
+```"""
+
+
 def draw(folder: Path, target: Path) -> None:
     """Draw a panel for each task with its runs over the author's seeds."""
     seeds, author, results = read_seeds(), author_runs(folder), read_results(folder, "env.task")
@@ -207,6 +235,29 @@ def draw(folder: Path, target: Path) -> None:
     figure.savefig(target, dpi=200)
 
 
+def draw_training(folder: Path, target: Path) -> None:
+    """Draw the training metrics of the author's code and of Reverie over the number of updates."""
+    [result] = [each for each in read_results(folder, "env.task") if each.name == COMPARED]
+    lines = [line for line in read_lines(folder / f"{COMPARED}_author" / METRICS_FILE) if "train/val" in line]
+    figure = Figure((8, 2.2), layout="constrained")
+    steps, updates = result.run.logged["train/updates"]
+    for at, (name, (theirs, ours)) in enumerate(TRAINING_TAGS.items()):
+        axis = figure.add_subplot(1, len(TRAINING_TAGS), at + 1)
+        points = [(line["train/opt/updates"], line[theirs]) for line in lines]
+        axis.plot(*zip(*points, strict=True), color="C1", linewidth=2, label="author's code")
+        logged, values = result.run.logged[ours]
+        # Reverie logs the mean since the previous line.
+        ends = np.interp(logged, steps, updates)
+        begins = np.interp(logged, steps, np.concatenate([[0], updates[:-1]]))
+        shown = ends <= points[-1][0]
+        axis.plot(((begins + ends) / 2)[shown], values[shown], color="C0", linestyle="--", label="Reverie")
+        axis.set_title(name, fontsize=10)
+        axis.tick_params(labelsize=8)
+        axis.set_xlabel("updates", fontsize=8)
+    figure.axes[0].legend(fontsize=8)
+    figure.savefig(target, dpi=200)
+
+
 def rounds(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean return of the episodes that end in each round of the environments, (2, n)."""
     frames, returns = points
@@ -222,6 +273,8 @@ def main() -> None:
     PAGE.write_text(page(RESULTS))
     if results := read_results(RESULTS, "env.task"):
         draw(RESULTS, FIGURE)
+    if (RESULTS / f"{COMPARED}_author").is_dir():
+        draw_training(RESULTS, TRAINING_FIGURE)
     print(f"{PAGE}: {count_text(len(results), 'run')}")
 
 

@@ -9,13 +9,14 @@ import zstandard
 
 from benchmarks import dmc_page
 from benchmarks.atari100k_page import read_results
-from benchmarks.dmc_page import PAGE, RESULTS, draw, episodes_of, page, read_seeds, rounds, window_mean
+from benchmarks.dmc_page import PAGE, RESULTS, episodes_of, page, read_seeds, rounds, window_mean
 from benchmarks.queue.rows import read_rows
 from reverie.checkpoints.run_folder import save_config
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 
 # Each round of 16 episodes ends after 16,000 environment steps, at a return that grows by this number.
+TAGS = [theirs for theirs, _ in dmc_page.TRAINING_TAGS.values()]
 RUNS = {"cartpole_balance": 100.0, "walker_walk": 100.0, "reacher_easy": None}
 
 
@@ -28,6 +29,8 @@ def write_run(folder: Path, task: str, growth: float | None, *more: str, name: s
     save_config(typed(config), run)
     ends = [(8_000 * (at // 16 + 1), (growth or 0) * (at // 16 + 1)) for at in range(96)]
     lines = [{"step": step, "episode/return": value, "episode/length": 500} for step, value in ends]
+    tags = ("train/updates", *(ours for _, ours in dmc_page.TRAINING_TAGS.values()))
+    lines += [{"step": step, **dict.fromkeys(tags, 0.1 * step)} for step in range(10)]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (run / "metrics.jsonl.zst").write_bytes(zstandard.compress(text.encode()))
     if growth is not None:
@@ -46,9 +49,12 @@ def results(tmp_path: Path) -> Path:
     # The 16 environments of the author's code end their episodes at different steps.
     steps = [16_032 * (at // 16 + 1) - 30 + 2 * (at % 16) for at in range(96)]
     lines = [{"step": step, "episode/score": 90.0 * (at // 16 + 1)} for at, step in enumerate(steps)]
-    (tmp_path / "results" / "walker_walk_author").mkdir()
-    scores = tmp_path / "results" / "walker_walk_author" / "scores.jsonl"
+    (tmp_path / "results" / "cartpole_balance_author").mkdir()
+    scores = tmp_path / "results" / "cartpole_balance_author" / "scores.jsonl"
     scores.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = [{"step": at, "train/opt/updates": at} | dict.fromkeys(TAGS, 0.5) for at in range(9)]
+    metrics.append({"step": 1, "replay/size": 3})
+    scores.with_name("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     return tmp_path / "results"
 
 
@@ -88,7 +94,7 @@ def test_the_mean_covers_the_episodes_that_end_in_the_window(results: Path) -> N
 
 
 def test_the_episodes_of_the_authors_code_are_averaged_by_round(results: Path) -> None:
-    points = rounds(dmc_page.author_runs(results)["walker_walk"])
+    points = rounds(dmc_page.author_runs(results)["cartpole_balance"])
     assert points.T.tolist() == [[16_000.0 * at, 90.0 * at] for at in range(1, 7)]
 
 
@@ -97,10 +103,10 @@ def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
 ) -> None:
     monkeypatch.setitem(dmc_page.REASONS, "cartpole_balance", "a reason")
     text = page(results)
-    assert cells(text, "cartpole_balance, author")[:3] == ["12M", "4e-05", "596 to 782"]
+    assert cells(text, "cartpole_balance, author ")[:3] == ["12M", "4e-05", "596 to 782"]
     costs = ["612 ± 2.5", "3.25", "`0123456789ab`"]
     assert cells(text, "[cartpole_balance, Reverie]") == ["1M", "4e-05", "**500**", *costs]
-    assert cells(text, "[walker_walk, author's code]")[:3] == ["1M", "4e-05", "450"]
+    assert cells(text, "[cartpole_balance, author's code]")[:3] == ["1M", "4e-05", "450"]
     assert cells(text, "(results/dmc_curves/walker_walk_rate/run.json)")[:3] == ["1M", "0.0002", "**750**"]
     assert cells(text, "[reacher_easy, Reverie]")[2:4] == ["-", "failed with exit code 4"]
     # The run with another learning rate is not counted.
@@ -112,5 +118,7 @@ def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
-    draw(results, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    for draw in (dmc_page.draw, dmc_page.draw_training):
+        draw(results, tmp_path / "figure.png")
+        assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+        (tmp_path / "figure.png").unlink()
