@@ -187,7 +187,7 @@ def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
 def _check_folder(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise UserError(f"incident.out={folder} cannot be a folder: {existing} is a file.")
+        raise UserError(f"incident.out={folder} cannot be created: {existing} is a file.")
 
 
 def _table(title: str, words: list[str], numbers: list[str]) -> Table:

@@ -97,11 +97,11 @@ class Checkpoint:
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
         except MALFORMED as error:
-            raise Damaged(f"{path} is not what was written: it is not a manifest") from error
+            raise Damaged(f"{path} is corrupt: it is not a manifest") from error
         if checksum != _checksum(manifest):
-            raise Damaged(f"{path} is not what was written: its checksum differs")
+            raise Damaged(f"{path} is corrupt: its checksum does not match")
         if not _is_well_formed(manifest, self.step):
-            raise Damaged(f"{path} is not what was written: it is not a manifest of step {self.step}")
+            raise Damaged(f"{path} is corrupt: it is not the manifest of step {self.step}")
         if manifest["format"] != FORMAT:
             raise UserError(
                 f"{self.folder} has format {manifest['format']}, but this Reverie {__version__} reads format "
@@ -213,7 +213,7 @@ def latest_checkpoint(
     if checkpoint is None and only_best and list_checkpoints(run_dir):
         damaged = f" Damaged: {'; '.join(faults)}." if faults else ""
         raise UserError(
-            f"{run_dir} has no checkpoint that is marked as the best.{damaged} Set "
+            f"{run_dir} has no checkpoint marked as the best.{damaged} Set "
             "training.evaluation_interval and training.keep_best=true, or use checkpoint=newest."
         )
     if checkpoint is None:

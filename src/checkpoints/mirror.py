@@ -85,7 +85,7 @@ def identity_of(run_dir: Path) -> Identity:
         saved = durable_io.parse_json(durable_io.read_regular(path))
         identity = Identity(str(saved["name"]), str(saved["run"]))
         if not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
-            raise ValueError("its name is not a folder")
+            raise ValueError("its name is not a valid folder name")
     return identity
 
 
@@ -261,7 +261,7 @@ class Mirror:
         job = None if self._is_closed else self._job
         try:
             if job and kind is not KeyboardInterrupt and not job.done.is_set():
-                _LOG.info("waiting up to %g s for the last copy; Ctrl-C ends the wait", self._timeout)
+                _LOG.info("waiting up to %g s for the last copy; press Ctrl-C to stop waiting", self._timeout)
                 job.done.wait(self._timeout)
         finally:
             self._is_closed = True
@@ -270,7 +270,7 @@ class Mirror:
                 self._thread.join(_JOIN_SECONDS)
             else:
                 step, reason = job.checkpoint.step, f" ({self._outage})" if self._outage else ""
-                text = "the checkpoint of step %s is not on the mirror yet%s; resume=%s copies it"
+                text = "the checkpoint of step %s was not copied to the mirror%s; resume=%s copies it"
                 _LOG.warning(text, f"{step:,}", reason, os.path.relpath(self._run_dir))
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
@@ -360,7 +360,7 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
         manifests = _manifests_in(sizes)
         if CONFIG_FILE not in sizes or not manifests:
             what = "no complete checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
-            raise UserError(f"resume={remote.shown}: there is {what}. Check the name and try again.")
+            raise UserError(f"resume={remote.shown}: found {what}. Check the name and try again.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with durable_io.replacing(folder) as received:
             # Checkpoints without a manifest are incomplete and are not downloaded.

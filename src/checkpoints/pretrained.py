@@ -37,7 +37,7 @@ def resolve_pretrained(source: str) -> str:
     if name not in names:
         listed = ", ".join(PREFIX + each for each in names)
         raise UserError(
-            f"{source} is not part of the package, which has {listed}.{did_you_mean(name, names)}"
+            f"{source} is not included in the package. Choose {listed}.{did_you_mean(name, names)}"
         )
     return str(_root() / name)
 
@@ -54,7 +54,7 @@ def read_card(folder: Path) -> dict[str, Any]:
     path = folder / CARD_FILE
     card = read_json(path) if path.is_file() else {}
     if not isinstance(card, dict) or not isinstance(card.get("step"), int | None):
-        raise corrupt_file_error(path, "it is not a card")
+        raise corrupt_file_error(path, "it is not a valid card")
     return card
 
 
@@ -86,7 +86,7 @@ def _fetch_networks(source: str) -> Path:
         errors.RepositoryNotFoundError: "does not exist on the hub, or you have no access. "
         "Check the name, or log in: hf auth login.",
         errors.LocalEntryNotFoundError: "cannot be downloaded: the hub does not respond, and there is no "
-        "cached copy. Try again with a network, or pass a folder of networks.",
+        "cached copy. Try again online, or pass a folder with weights.",
     }
     try:
         patterns = [*_NEEDED, CARD_FILE]

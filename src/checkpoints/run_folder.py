@@ -91,7 +91,7 @@ def require_free(folder: Path) -> None:
     require_no_run(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
+        raise UserError(f"run_dir={folder} cannot be created: {existing} is a file. Choose another folder.")
     if existing == folder and not _is_free(folder):
         raise UserError(
             f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, e.g. "
@@ -310,7 +310,7 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
         resolve_pretrained(name), changes, device, fixed=("workflow", "resume", *NETWORKS), key="resume"
     )
     if not isinstance(config, DreamerTrainConfig):
-        raise UserError(f"{name} is a population, but only Dreamer networks can be continued.")
+        raise UserError(f"{name} is a population, but only Dreamer networks can be trained further.")
     config.run_dir, config.model.init = config.run_dir if is_placed else None, name
     config.resume = None
     # The number of threads was chosen for the machine on which the networks were trained.
@@ -327,7 +327,7 @@ def _check_name(folder: Path, asked: str) -> None:
             with suppress(FileNotFoundError, NotADirectoryError):
                 part.stat()
     except OSError as error:
-        raise UserError(f"{asked} cannot be a folder: {error.strerror}.") from error
+        raise UserError(f"{asked} is not a valid path: {error.strerror}.") from error
 
 
 def _read(folder: str, key: str) -> DictConfig:

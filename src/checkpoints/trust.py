@@ -58,6 +58,6 @@ def require_trust(classes: Iterable[str], folder: Path, asked: str) -> None:
     if foreign:
         modules = ", ".join(dict.fromkeys(each.partition("=")[2].partition(":")[0] for each in foreign))
         raise UserError(
-            f"{asked} was copied or downloaded, and loading it would import {modules}, because it has "
+            f"{asked} was copied or downloaded, and loading it would import {modules}, because it sets "
             f"{', '.join(foreign)}. Set trust=true if you trust this code."
         )

@@ -55,6 +55,6 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
     try:
         check_finite(found)
     except ValueError as error:
-        raise UserError(f"{typed} cannot be used: {error}. Choose other networks.") from None
+        raise UserError(f"{typed} cannot be used: {error}. Choose other weights.") from None
     for name, tensor in own.items():
         tensor.copy_(found[name])

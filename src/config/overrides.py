@@ -191,7 +191,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
     except ValueError as error:
         # Python raises this error for a number with more than 4,300 digits.
-        raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
+        raise UserError(f"{key} must be below 2**63, got a number with thousands of digits.") from error
     if _has_missing(override.value()):
         key = override.key_or_group
         raise UserError(f"{argument}: {MISSING} is not a value. Write {key}=VALUE, or omit {key}.")

@@ -183,8 +183,8 @@ class TrainConfig:
             allowed = "a valid folder name that does not start with a dot"
             raise UserError(f"name must be {allowed}, got {self.name!r}.")
         if (size := len(self.name.encode())) > MOST_NAME_BYTES:
-            limit = f"name must have at most {MOST_NAME_BYTES} bytes, because a run folder adds the time"
-            raise UserError(f"{limit} and file names have at most 255 (got {size}). Choose a shorter name.")
+            limit = f"name must have at most {MOST_NAME_BYTES} bytes, because run folders append the time"
+            raise UserError(f"{limit} and file names are limited to 255 (got {size}). Choose a shorter name.")
         for key, value in leaves(self):
             check_number(key, value)
         self._check_device()
@@ -233,4 +233,4 @@ def check_number(key: str, value: object) -> None:
     if isinstance(value, float) and abs(value) > LARGEST_NUMBER:
         raise UserError(f"{key} must be at most {LARGEST_NUMBER:g}, got {value:g}.")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise UserError(f"{key} must be below 2**63, got a number of {value.bit_length():,} bits.")
+        raise UserError(f"{key} must be below 2**63, got a number with {value.bit_length():,} bits.")

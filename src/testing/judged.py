@@ -106,8 +106,8 @@ class ToDecide:
         """Return the reason and the settings, one sentence each."""
         found = f"{count_text(self.samples, 'sample')} after step {self.judged_from:,}"
         if self.samples < MIN_SAMPLES:
-            return f"{found}, but a verdict needs {MIN_SAMPLES}. Repeat it with {self.settings}."
-        return f"{found} are neither flat nor clearly growing. Repeat it with {self.settings}, twice as many."
+            return f"{found}, but a verdict needs {MIN_SAMPLES}. Repeat the run with {self.settings}."
+        return f"{found} are neither flat nor clearly growing. Get twice as many with {self.settings}."
 
 
 def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, longest: int) -> ToDecide:

@@ -53,7 +53,7 @@ _WRONG_CONTENT = (*MALFORMED, SafetensorError, ZstdError, EOFError)
 _WRONG_CONTENT += (ArithmeticError, AssertionError, LookupError, RuntimeError)
 # The states of random generators have 128 bits, i.e. at most 39 digits.
 _MOST_DIGITS = 40
-_PROBLEM = "is not a file that Reverie wrote"
+_PROBLEM = "is damaged, or was not written by Reverie"
 _REPAIR = "Restore it from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
 
@@ -218,7 +218,7 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
             kind = _KINDS.get(stat.filemode(status.st_mode)[0], "of an unknown kind")
             raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
         if most_bytes is not None and status.st_size > most_bytes:
-            reason = f"it has {status.st_size:,} bytes, and at most {most_bytes:,} are read"
+            reason = f"it has {status.st_size:,} bytes, over the limit of {most_bytes:,}"
             raise OSError(errno.EFBIG, reason, str(path))
         return os.fdopen(handle, "rb")
     except OSError:
@@ -251,7 +251,7 @@ def parse_json(data: bytes | str) -> Any:
 
 def _whole_number(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a whole number of {len(digits):,} digits")
+        raise ValueError(f"a whole number with {len(digits):,} digits")
     return int(digits)
 
 
@@ -270,7 +270,7 @@ def verify_file(path: Path, record: FileRecord) -> None:
             if nbytes != record.nbytes:
                 raise Damaged(f"{path} has {nbytes:,} bytes instead of {record.nbytes:,}")
             if hashlib.file_digest(file, "sha256").hexdigest() != record.sha256:
-                raise Damaged(f"{path} is not what was written: its checksum differs")
+                raise Damaged(f"{path} is corrupt: its checksum does not match")
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing") from error
     except OSError as error:

@@ -83,7 +83,7 @@ def _form(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     if type(value) is int and not 0 <= value < 2**63:
-        return f"the number {value:.6g}" if abs(value) < 2**127 else "a number of over 38 digits"
+        return f"the number {value:.6g}" if abs(value) < 2**127 else "a number with more than 38 digits"
     return f"of type {type(value).__name__}"
 
 

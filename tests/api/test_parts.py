@@ -226,7 +226,7 @@ def test_a_copied_run_needs_trust_before_its_module_is_imported(
     shutil.copytree(own, copied := tmp_path / "copied")
     (tmp_path / "patch_encoder.py").write_text('from pathlib import Path\nPath("imported").touch()\n')
     sys.modules.pop("patch_encoder")
-    refused = "copied was copied or downloaded, and loading it would import patch_encoder, because it has "
+    refused = "copied was copied or downloaded, and loading it would import patch_encoder, because it sets "
     refused += ENCODER
     with pytest.raises(UserError, match=re.escape(refused)):
         reverie.load("copied")
@@ -259,7 +259,7 @@ def test_a_signature_covers_the_classes_and_the_user(tmp_path: Path, monkeypatch
     assert changed != text
     config.write_text(changed)
     with pytest.raises(
-        UserError, match=re.escape("would import foreign, because it has buffer.sampler=foreign")
+        UserError, match=re.escape("would import foreign, because it sets buffer.sampler=foreign")
     ):
         reverie.load(own)
     config.write_text(text)

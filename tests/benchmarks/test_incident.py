@@ -154,7 +154,7 @@ def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command
         ("incident.fault=none", "incident.fault=none is not a setting of benchmarks.incident"),
         ("incident.steps=9", "incident.steps must be at least 10, got 9."),
         ("run_dir=runs/a", "benchmarks.incident neither makes nor reads a run. Omit run_dir and resume."),
-        ("incident.out=file/below", "incident.out=file/below cannot be a folder: "),
+        ("incident.out=file/below", "incident.out=file/below cannot be created: "),
         ("model=debugg", "debugg"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_damaged_code_on_disk_is_refused_and_the_file_named(tmp_path: Path) ->
         else:
             code = code.float()
         save_file(tensors | {"coded": code}, saves.shared / name)
-        with pytest.raises(UserError, match=f"{name} is not a file that Reverie wrote"):
+        with pytest.raises(UserError, match=f"{name} is damaged, or was not written by Reverie"):
             saves.load(frames_buffer())
     save_file(tensors | {"coded": good}, saves.shared / name)
     assert saves.load(frames_buffer()).content_hash() == buffer.content_hash()

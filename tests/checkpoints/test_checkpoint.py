@@ -254,10 +254,10 @@ def test_damage_of_the_newest_is_named_and_the_one_before_is_used(
     assert checkpoint.step == 10
     [warning] = caplog.messages
     size = f"has {len(data) // 2:,} bytes instead of {len(data):,}"
-    words = {"flipped": "is not what was written: its checksum differs", "cut": size, "gone": "is missing"}
+    words = {"flipped": "is corrupt: its checksum does not match", "cut": size, "gone": "is missing"}
     # After a flipped bit, the file may or may not be valid JSON.
     if kind == "manifest.json" and damage != "gone":
-        words[damage] = "is not what was written"
+        words[damage] = "is corrupt"
     assert warning.startswith(f"damaged checkpoint: {path} {words[damage]}")
     assert warning.endswith(f"; using {checkpoint.folder}")
     loaded = make_buffer(capacity=200)

@@ -37,7 +37,7 @@ def test_a_pickle_in_the_place_of_a_file_does_not_run(
             assert ended.code == 0, ended.error
             continue
         assert (ended.code, "Traceback" in ended.error, ended.error.count("error: ")) == (2, False, 1)
-        assert ended.last_line.startswith(f"error: {path} is not a file that Reverie wrote (")
+        assert ended.last_line.startswith(f"error: {path} is damaged, or was not written by Reverie (")
     assert not marker.exists()
     assert files_in(run_dir / "checkpoints") == before
 
@@ -104,6 +104,6 @@ def test_a_metrics_file_of_anything_but_lines_of_metrics_is_refused_and_kept(
     with pytest.raises(SystemExit) as refused:
         resume(run_dir)
     assert refused.value.code == 2
-    told = f"of {path} was not written by Reverie. Delete it and try again."
+    told = f"of {path} was not written by Reverie. Delete this line and try again."
     assert told in capsys.readouterr().err
     assert path.read_bytes() == before

@@ -128,7 +128,7 @@ def test_a_manifest_with_a_right_checksum_and_wrong_content_is_no_manifest(
         manifest["files"] | change["files"] if change.get("files") else change.get("files", manifest["files"])
     )
     write_manifest(checkpoint, manifest | change | {"files": files})
-    with pytest.raises(UserError, match=r"manifest\.json is not what was written"):
+    with pytest.raises(UserError, match=r"manifest\.json is corrupt"):
         latest_checkpoint(tmp_path)
 
 

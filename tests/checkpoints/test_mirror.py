@@ -74,7 +74,7 @@ def test_training_continues_without_the_server_and_catches_up_when_it_is_back(
         s3.start()
     assert saved_steps(run) == [150, 300, 310, 320, 330, 340]
     assert len(lines_with(run, "failed (")) == 1
-    (missing,) = lines_with(run, "is not on the mirror yet")
+    (missing,) = lines_with(run, "was not copied to the mirror")
     assert "the checkpoint of step 340" in missing and "copies it" in missing
     assert steps_of(s3.files("outage")) == [150, 300]
     resume(run, "checkpoint.mirror_timeout=600")
@@ -92,7 +92,7 @@ def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(
         )
     assert ended.code == 0, ended.error
     assert "finished: " in ended.error and "Traceback" not in ended.error
-    assert "the checkpoint of step 60 is not on the mirror yet" in ended.error
+    assert "the checkpoint of step 60 was not copied to the mirror" in ended.error
     (run,) = (tmp_path / "experiments").iterdir()
     assert saved_steps(run) == [30, 60]
 

@@ -68,8 +68,8 @@ START = ("run_dir=new", *CARTPOLE)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resume=file://{remote}/none"], "there is no copy of a run"),
-        (["resume=file://{remote}/early"], "there is no complete checkpoint yet"),
+        (["resume=file://{remote}/none"], "found no copy of a run"),
+        (["resume=file://{remote}/early"], "found no complete checkpoint yet"),
         (
             ["resume=file://{remote}/pole", "run_dir=there"],
             "run_dir=there already contains a run. Continue it with resume=there",
@@ -156,7 +156,7 @@ def test_a_run_keeps_its_remote_name(empty_folder: Path) -> None:
 @pytest.mark.parametrize("content", ['{"name": "../up", "run": "a"}', '{"name": "", "run": "a"}', "[]", "{"])
 def test_a_forged_name_is_refused(content: str, empty_folder: Path) -> None:
     Path("mirror.json").write_text(content)
-    with pytest.raises(UserError, match=r"mirror\.json is not a file that Reverie wrote"):
+    with pytest.raises(UserError, match=r"mirror\.json is damaged, or was not written by Reverie"):
         identity_of(Path())
 
 

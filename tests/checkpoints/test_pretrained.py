@@ -91,7 +91,7 @@ def test_resuming_the_networks_of_the_package_is_a_new_run_with_their_settings(
 
 def test_an_unknown_name_gets_a_list_of_the_known_names() -> None:
     known = "pretrained:cartpole, pretrained:catch, pretrained:pong"
-    with pytest.raises(UserError, match=rf"which has {known}\. Did you mean `pong`"):
+    with pytest.raises(UserError, match=rf"Choose {known}\. Did you mean `pong`"):
         resolve_pretrained("pretrained:pang")
 
 

@@ -144,7 +144,7 @@ def test_a_run_that_was_killed_before_its_configuration_can_be_started_again(emp
 
 def test_a_file_cannot_be_the_run_folder(empty_folder: Path) -> None:
     (empty_folder / "file").touch()
-    with pytest.raises(UserError, match=r"run_dir=file/x cannot be a folder: .*file is a file"):
+    with pytest.raises(UserError, match=r"run_dir=file/x cannot be created: .*file is a file"):
         check_run_folder(replace(RUN, run_dir="file/x"))
 
 

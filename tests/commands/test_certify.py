@@ -31,7 +31,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
         ("certify.steps=0", "certify.steps must be at least 1, got 0"),
         ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache is not a known fault"),
-        ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be a folder \(Not a"),
+        ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be created \(Not a"),
         ("resume=some/run", "resume=some/run: only new runs can be certified. Pass the settings of that run"),
         ("--fast", "unknown flag --fast"),
         ("envv.num_envs=2", "envv"),

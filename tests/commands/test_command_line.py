@@ -103,11 +103,11 @@ MISTAKES = {
     ),
     "thousands of digits": (
         ["training.total_timesteps=" + "9" * 5_000],
-        ["training.total_timesteps must be below 2**63, got a number of thousands of digits"],
+        ["training.total_timesteps must be below 2**63, got a number with thousands of digits"],
     ),
     "hundreds of digits": (
         ["training.checkpoint_interval=" + "9" * 400],
-        ["training.checkpoint_interval must be below 2**63, got a number of 1,329 bits"],
+        ["training.checkpoint_interval must be below 2**63, got a number with 1,329 bits"],
     ),
     "a number beyond use": (
         ["buffer.memory_budget_gib=1e300"],

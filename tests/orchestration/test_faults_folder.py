@@ -132,7 +132,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_run_goes_on_from_the_one_b
     assert (ended.code, "Traceback" in ended.error) == (0, False), ended.error
     words = {
         "truncated": "bytes instead of",
-        "flipped": "is not what was written: its checksum differs",
+        "flipped": "is corrupt: its checksum does not match",
         "missing": "is missing",
     }
     warning = next(line for line in ended.error.splitlines() if f"damaged checkpoint: {path} " in line)

@@ -57,7 +57,7 @@ def test_a_run_begins_with_the_networks_of_another(catch_run: Path, tmp_path: Pa
     [
         (("model.init=nowhere",), "model.init=nowhere does not exist. Pass a safetensors file or"),
         (("model.init={run}/" + WEIGHTS, "model.units=8"), "does not fit the networks: .* instead of "),
-        (("model.init={run}/config.yaml",), "config.yaml is not a file that Reverie wrote"),
+        (("model.init={run}/config.yaml",), "config.yaml is damaged, or was not written by Reverie"),
     ],
 )
 def test_networks_that_do_not_fit_are_refused_and_leave_no_folder(

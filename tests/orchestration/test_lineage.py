@@ -116,7 +116,7 @@ def test_a_line_that_does_not_follow_is_named_with_its_file(tmp_path: Path, line
     path.write_text(f"{whole}{line}\n")
     with pytest.raises(UserError) as told:
         read_lineage(path)
-    assert str(told.value) == f"Line 4 of {path} was not written by Reverie. Delete it and try again."
+    assert str(told.value) == f"Line 4 of {path} was not written by Reverie. Delete this line and try again."
 
 
 def test_a_generation_follows_only_a_whole_one(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_a_line_of_the_log_that_is_damaged_is_named_with_its_repair(
     with pytest.raises(SystemExit):
         resume(run_dir, "training.total_timesteps=320")
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told == f"error: Line 4 of {path} was not written by Reverie. Delete it and try again."
+    assert told == f"error: Line 4 of {path} was not written by Reverie. Delete this line and try again."
     assert path.read_bytes() == before
     path.write_text("".join([*lines[:3], *lines[4:]]))
     resume(run_dir, "training.total_timesteps=320")

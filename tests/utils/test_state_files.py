@@ -161,7 +161,7 @@ def test_every_kind_of_damage_is_named(tmp_path: Path) -> None:
             verify_file(path, record)
 
     path.write_bytes(b"abcdeg")
-    refused("is not what was written: its checksum differs")
+    refused("is corrupt: its checksum does not match")
     path.write_bytes(b"abcde")
     refused("has 5 bytes instead of 6")
     path.unlink()

@@ -115,7 +115,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def malformed_line_error(path: Path, number: int) -> UserError:
     """Return the error for a malformed line, with its number starting at 1."""
-    return UserError(f"Line {number:,} of {path} was not written by Reverie. Delete it and try again.")
+    return UserError(f"Line {number:,} of {path} was not written by Reverie. Delete this line and try again.")
 
 
 def _named(value: object) -> object:
