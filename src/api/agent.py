@@ -78,7 +78,7 @@ class Agent:
     @property
     def _dreamer(self) -> DreamerEvalPolicy:
         if not isinstance(self._policy, DreamerEvalPolicy):
-            raise UserError(f"The agent for {self._spec.name} is from a population, without a world model.")
+            raise UserError(f"The agent for {self._spec.name} is from a population and has no world model.")
         return self._policy
 
     def act(self, observation: Observation, *, deterministic: bool = False) -> Action:

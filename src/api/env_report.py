@@ -120,7 +120,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         # Do this check last, because MuJoCo renders black images after another environment is closed.
         if maker is not None:
             _check_another(report, made, maker, seed)
-    report.facts.append(("ignored", "info except for env.info and success, and render() except for videos"))
+    report.facts.append(("ignored", "info (except env.info and success) and render() (except for videos)"))
     report.notices.extend(changes)
     return report
 
@@ -138,7 +138,7 @@ def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
     except UserError:
         raise
     except CODE_FAULTS as error:
-        raise UserError(f"{env_id} cannot be made: {with_place(error)}.") from error
+        raise UserError(f"{env_id} cannot be created: {with_place(error)}.") from error
 
 
 def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
@@ -164,8 +164,8 @@ def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
         report.spec = EnvSpec(report.name, shown, action, num_envs=1, action_repeat=1)
     report.facts.append(("action", _action_words(env.action_space)))
     if isinstance(env.action_space, spaces.Box) and not env.action_space.is_bounded():
-        reach = "an action without both bounds receives the policy's numbers, clipped to -1 to 1"
-        report.notices.append(f"{reach}; declare bounds for it")
+        reach = "actions without two finite bounds receive the policy's output, clipped to [-1, 1]"
+        report.notices.append(f"{reach}; declare both bounds")
 
 
 def _words(given: spaces.Space[Any], seen: ArraySpec) -> str:
@@ -182,7 +182,7 @@ def _action_words(space: spaces.Space[Any]) -> str:
         start = f", counted from {space.start}" if space.start else ""
         return f"Discrete: one of {count_text(int(space.n), 'choice')}{start}"
     if not isinstance(space, spaces.Box):
-        return f"{space}: a choice in each part, seen as one-hot blocks"
+        return f"{space}: one choice per part, seen as one-hot blocks"
     return f"continuous: {space.shape} {space.dtype} from {space.low.min():g} to {space.high.max():g}"
 
 
@@ -195,7 +195,7 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
         try:
             env_checker.check_env(_as_training_takes(env), skip_render_check=True, skip_close_check=True)
         except CODE_FAULTS as error:
-            reason = f"Gymnasium's check of its interface failed: {_plain(with_place(error))}"
+            reason = f"Gymnasium's environment checker failed: {_plain(with_place(error))}"
             if any(each in reason.lower() for each in _IS_NOT_REPEATABLE):
                 then = "episodes open at a checkpoint cannot be restored, and runs are not repeatable"
                 report.notices.append(f"{reason}: {then}")
@@ -263,9 +263,9 @@ def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLi
         )
         if data_equivalence(first, again) and not data_equivalence(first, others):
             reason = (
-                "another instance starts differently with the same seed: something, e.g. a camera's position,"
+                "another instance starts differently with the same seed: something (e.g. a camera position)"
             )
-            then = "is drawn at creation. Evaluations and resumed runs may see what training never saw"
+            then = "is random at creation. Evaluations and resumed runs may see states unseen in training"
             report.notices.append(f"{reason} {then}; set it explicitly")
 
 
@@ -299,15 +299,15 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
     last = np.flatnonzero(terminated | truncated)
     returns = [episode.sum() for episode in np.split(rewards, last + 1)[:-1]]
     low, high, within = rewards.min(), rewards.max(), count_text(steps, "random step")
-    units = "learned in its own units: symlog needs no scaling"
+    units = "not scaled, because symlog handles any range"
     report.facts.append(("reward", f"{low:g} to {high:g} in {within}, {units}"))
     if low == high == 0:
         report.notices.append(f"no reward in {within}: learning starts when the first reward is found")
     elif len(returns) > 1 and 0 < (spread := max(returns) - min(returns)) < _LEAST_SPREAD:
         text = f"returns of random episodes differ by only {spread:.2g} and are not scaled up"
         report.notices.append(f"{text}; scale rewards so that good and bad episodes differ by 1 or more")
-    ends = f"{terminated.sum()} terminated: no future value, "
-    ends += f"{len(last) - terminated.sum()} truncated: value continues"
+    ends = f"{terminated.sum()} terminated (no bootstrapping), "
+    ends += f"{len(last) - terminated.sum()} truncated (bootstrapped)"
     report.facts.append(("episodes", f"{len(last)} ended in {within}: {ends}"))
     if not len(last) and not (env.spec and env.spec.max_episode_steps):
         limit = "env.time_limit=<frames> truncates endless episodes"

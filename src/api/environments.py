@@ -34,7 +34,7 @@ def suite_and_id(env: EnvLike, maker_id: str | None = None) -> tuple[Suite, str 
 
         env = Given(env)
     elif isinstance(env, gymnasium.Env) or not callable(env):
-        made = ", an environment that already exists" if isinstance(env, gymnasium.Env) else ""
+        made = ", an existing environment" if isinstance(env, gymnasium.Env) else ""
         repair = "Pass an id, a class, or a function that creates one: env=lambda: MyEnv()"
         raise UserError(f"env is of type {type(env).__name__}{made}. {repair}.")
     try:

@@ -66,7 +66,7 @@ def save_episode(
     is_dict = isinstance(space, spaces.Dict)
     if is_dict != isinstance(observations, Mapping) or (is_dict and seen.keys() != space.keys()):
         found = f"are a dict of {', '.join(seen)}" if isinstance(observations, Mapping) else "are one array"
-        raise UserError(f"observations {found}, unlike observation_space={space}. Use the same keys in both.")
+        raise UserError(f"observations {found}, but observation_space={space}. Use the same keys in both.")
     try:
         observation_space_of(space, image_size)
         spec = action_spec(acting)

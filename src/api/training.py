@@ -120,7 +120,7 @@ def _torch_defaults(quiet: bool = False) -> Iterator[None]:
     changed = ", ".join(name for name, is_changed in changes.items() if is_changed)
     if changed and not quiet:
         _LOG.warning(
-            "Training ignores this program's torch settings: %s. They are restored at the end.", changed
+            "Training overrides this program's torch settings (%s) and restores them at the end.", changed
         )
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
@@ -333,7 +333,7 @@ def _checked_run_in(env: EnvLike, arguments: list[str]) -> Checked:
     if (own.suite, own.id) != (suite, env_id or own.id):
         asked = f"env={env_id or suite.value}"
         raise UserError(
-            f"{asked}: resume={resume} continues a run of {own.label}, which cannot change. Omit env."
+            f"{asked}: resume={resume} cannot change the run's environment, {own.label}. Omit env."
         )
     return checked
 

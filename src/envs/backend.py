@@ -115,10 +115,10 @@ class Restarts:
         """Replace a failed environment. If the restarts are used up, set `_crash` to the error message."""
         name = self._backend.spec.name
         if self._count == self._limit:
-            used_up = f" env.max_restarts={self._limit} is used up."
+            used_up = f" The limit env.max_restarts={self._limit} is reached."
             self._crash = self._crash or failure.format_message(name, index, used_up)
             return
         self._count += 1
-        renewed = f" Replacing it, restart {self._count} of env.max_restarts={self._limit};"
-        _LOG.warning("%s", failure.format_message(name, index, f"{renewed} an open episode {self._then}."))
+        renewed = f" Replacing it (restart {self._count} of env.max_restarts={self._limit})."
+        _LOG.warning("%s", failure.format_message(name, index, f"{renewed} Any open episode {self._then}."))
         self._backend.replace(index)

@@ -52,7 +52,7 @@ class GymnasiumBackend:
         if render:
             _do_without_a_screen()
         try:
-            with self._keeping("when it was made"):
+            with self._keeping("when it was created"):
                 self._probe(config.choice, render)
             # Start all processes before waiting for the first one, so that they start in parallel.
             for index in range(len(self._workers), config.num_envs):

@@ -54,7 +54,7 @@ class Given:
         if num_envs != self.env.num_envs:
             given = count_text(self.env.num_envs, "environment")
             repair = "Pass a function instead, e.g. env=lambda num_envs: MyVectorEnv(num_envs)"
-            raise UserError(f"has {given}, and {num_envs} of them cannot be made from it. {repair}.")
+            raise UserError(f"has {given}, but {num_envs} are needed. {repair}.")
         return self.env
 
 
@@ -72,7 +72,7 @@ class NativeVector:
     `load_state_dict`. Otherwise new episodes begin.
 
     Raises:
-        UserError: If the environment cannot be made, or its spaces or autoreset mode are not supported.
+        UserError: If the environment cannot be created, or its spaces or autoreset mode are not supported.
     """
 
     planned_bytes = None
@@ -231,7 +231,7 @@ class NativeVector:
         if state["native"] is None or not _has_state(self._env):
             reason = "it failed before the checkpoint" if _has_state(self._env) else _NO_STATE
             lost = f"{count_text(self.spec.num_envs, 'open episode')} could not be restored"
-            return first, [f"{self._name}: {lost}, because {reason}. New episodes begin."]
+            return first, [f"{self._name}: {lost}, because {reason}. New episodes were started."]
         with self._guarded("load_state_dict()"):
             self._env.load_state_dict(state["native"])
         self._starts = state["starts"]
@@ -270,7 +270,7 @@ class NativeVector:
             raise EnvironmentCrashed(f"{self._name} failed: {reason}.{details}") from error
 
 
-_NO_STATE = "the environment has no methods `state_dict` and `load_state_dict`"
+_NO_STATE = "the environment has no `state_dict` and `load_state_dict` methods"
 
 
 class SingleEnv(gymnasium.Env[Any, Any]):
@@ -311,7 +311,7 @@ def make_vector(config: EnvConfig) -> tuple[VectorEnv, bool]:
     """Return the vector environment of a configuration, and whether the caller must close it.
 
     Raises:
-        UserError: If it cannot be made.
+        UserError: If it cannot be created.
     """
     registered, size = find_registration(config.id), config.num_envs
     kwargs = copy.deepcopy(dict(config.kwargs or {}))
@@ -328,8 +328,8 @@ def make_vector(config: EnvConfig) -> tuple[VectorEnv, bool]:
             mode: Any = "vector_entry_point"
             env = gymnasium.make_vec(registered, size, vectorization_mode=mode, **kwargs)
         if not isinstance(env, VectorEnv) or env.num_envs != size:
-            kind = f"{type(env).__name__} of {getattr(env, 'num_envs', 1)}"
-            raise UserError(f"made a {kind} instead of a gymnasium.vector.VectorEnv of env.num_envs={size}.")
+            kind = f"{type(env).__name__} with num_envs={getattr(env, 'num_envs', 1)}"
+            raise UserError(f"made a {kind}, not a gymnasium.vector.VectorEnv with num_envs={size}.")
     except UserError as error:
         raise UserError(f"{config.choice} {error}") from None
     except CODE_FAULTS as error:
@@ -350,7 +350,7 @@ def _outline(config: EnvConfig, env: VectorEnv) -> EnvSpec:
     """Return the spec of a vector environment. Raise `UserError` if its spaces are not supported."""
     space = env.single_observation_space
     parts = observation_space(space, config.image_size).items()
-    restart = () if _has_state(env) else (f"after a restart, new episodes begin, because {_NO_STATE}",)
+    restart = () if _has_state(env) else (f"resumed runs start new episodes, because {_NO_STATE}",)
     return EnvSpec(
         name=config.label,
         observation={key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts},

@@ -32,7 +32,7 @@ _DRAWN_ALL = 624
 _UNKNOWN = object()
 _MAIN = threading.main_thread()
 
-_RESTORED = "Reverie restored it. With env.vectorization=async, it would only change its own process."
+_RESTORED = "Reverie restored it. With env.vectorization=async, changes stay in the environment's process."
 _reported: set[tuple[str, str]] = set()
 _collecting: list[list[str]] = []
 _entered: list[Any] = []
@@ -89,7 +89,7 @@ class KeptState:
             return
         for library, state in _just_seeded().items():
             if state is not None and state != self._generators[library]:
-                advice = "It was not restored. Draw from self.np_random instead."
+                advice = "Reverie did not restore it. Use self.np_random instead."
                 self._report(f"the seed of {library}'s global random generator", advice)
 
     def _restore(self, settings: "_Settings", before: tuple[Any, ...], now: tuple[Any, ...]) -> None:

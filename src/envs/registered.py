@@ -31,9 +31,9 @@ _MAKERS = "python/"
 """Prefix of the ids of classes and functions that were passed to the Python API."""
 
 _GIVE_IT = (
-    " It is a class or function of the program that trained with it. Pass it, e.g."
-    " reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv), or start in the folder of its"
-    " module."
+    " It is a class or function of the program that trained the run. Pass it, e.g."
+    " reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv), or start in the folder that"
+    " contains its module."
 )
 
 _RUNNING_STATISTICS = (gymnasium.wrappers.NormalizeReward, gymnasium.wrappers.NormalizeObservation)
@@ -156,7 +156,7 @@ def check_id(env_id: str) -> None:
             hint = unknown
         else:
             hint = did_you_mean(name, gymnasium.registry)
-            hint += " For ids of other packages, add the module in front: env.id=package:Name-v0."
+            hint += " If another package registers it, add its module: env.id=package:Name-v0."
         raise UserError(f"env.id={env_id} is not registered with Gymnasium.{hint}") from error
 
 
@@ -198,8 +198,8 @@ def require_no_statistics(env: gymnasium.Env[Any, Any]) -> None:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, _RUNNING_STATISTICS):
             raise UserError(
-                f"has the wrapper {type(env).__name__}, which scales with running statistics, so resumed "
-                "runs and evaluations would differ. Omit it: symlog handles numbers of any size."
+                f"has the wrapper {type(env).__name__}. Checkpoints do not store its running statistics, so "
+                "resumed runs and evaluations would differ. Omit it: symlog handles numbers of any size."
             )
         env = env.env
 
@@ -211,7 +211,7 @@ def wrapped(env: gymnasium.Env, entry: Any) -> gymnasium.Env:
         return wrapper(env, **copy.deepcopy(kwargs))
     except CODE_FAULTS as error:
         raise UserError(
-            f"with env.wrappers={wrapper.__module__}.{wrapper.__name__} cannot be made: {with_place(error)}."
+            f"with env.wrappers={wrapper.__module__}.{wrapper.__name__} fails: {with_place(error)}."
         ) from error
 
 
@@ -222,12 +222,12 @@ def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseE
         takes = inspect.signature(load_env_creator(creator) if isinstance(creator, str) else creator)
     except Exception:
         # Importing the environment's module can raise any exception.
-        return f"cannot be made: {with_place(error)}."
+        return f"cannot be created: {with_place(error)}."
     known = {name for name in takes.parameters if name not in (*_OWN_ARGUMENTS, "self")}
     unknown = [name for name in kwargs if name not in known]
     takes_all = any(each.kind is each.VAR_KEYWORD for each in takes.parameters.values())
     if takes_all or not unknown:
-        return f"cannot be made: {with_place(error)}."
+        return f"cannot be created: {with_place(error)}."
     listed = f"its arguments are {', '.join(sorted(known))}" if known else "it has no arguments"
     return f"does not accept env.kwargs.{unknown[0]}; {listed}.{did_you_mean(unknown[0], known)}"
 

@@ -69,8 +69,8 @@ def action_spec(space: spaces.Space) -> ActionSpec:
     """
     if space.shape is not None and 0 in space.shape:
         raise UserError(
-            f"has actions in {space}, whose shape {space.shape} is empty. "
-            "Give the action space at least one number."
+            f"has actions in {space}, an empty space of shape {space.shape}. "
+            "Declare an action space with at least one number."
         )
     if parts := choices(space):
         return ActionSpec(size=sum(parts), is_discrete=True, parts=parts if len(parts) > 1 else ())
@@ -226,19 +226,19 @@ def _notice(space: spaces.Space) -> str | None:
     if is_image and is_channels_first(space):
         changes.append("its channels moved to the end")
     if is_image and (space.dtype != _UINT8 or image_bounds(space) != _BYTES):
-        changes.append("{:g} to {:g} stored as bytes 0 to 255".format(*image_bounds(space)))
+        changes.append("values from {:g} to {:g} stored as bytes 0 to 255".format(*image_bounds(space)))
     is_grid = _is_small_grid(space)
     if not changes and not is_grid and (is_image or len(space.shape) < 3):
         return None
     form = "an image"
     if not is_image:
         form = f"{count_text(int(np.prod(space.shape)), 'number')}, not as an image"
-    text = f"{space} is treated as {', '.join([form, ' and '.join(changes)] if changes else [form])}"
+    text = f"{space} is treated as {' with '.join([form, ' and '.join(changes)] if changes else [form])}"
     if not is_grid:
         return text
     shape = ", ".join(map(str, space.shape))
     return (
-        f"{text}. If its n values are codes, such as objects or pieces, one-hot encode them:"
+        f"{text}. If its n values are categories, such as objects or pieces, one-hot encode them:"
         f" np.eye(n, dtype=np.float32)[grid], declared as Box(0, 1, ({shape}, n), np.float32)"
     )
 

@@ -74,8 +74,8 @@ def _imported(suite: Suite, name: str) -> Any:
             with suppress(Exception):
                 return import_module(name)
         # Without their library, renderers raise other exceptions.
-        repair = f"Install it, or unset MUJOCO_GL ({os.environ.get('MUJOCO_GL', 'not set')})"
-        raise UserError(f"env={suite.value}: {name} failed with {with_place(error)}. {repair}.") from error
+        repair = f"Install the missing library, or unset MUJOCO_GL ({os.environ.get('MUJOCO_GL', 'not set')})"
+        raise UserError(f"env={suite.value}: cannot import {name}: {with_place(error)}. {repair}.") from error
 
 
 def _tasks(suite: Any) -> dict[str, tuple[str, str]]:

@@ -39,7 +39,7 @@ class VectorEnvironment:
     def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int, first: int = 0) -> None:
         self.spec: EnvSpec = backend.spec
         self._backend = backend
-        self._restarts = Restarts(backend, max_restarts, "ends as truncated")
+        self._restarts = Restarts(backend, max_restarts, "is truncated")
         self._episodes = EpisodeLog(run_seed, self.spec.num_envs, self.spec.action.size, first)
         self._last: TimeStep | None = None
 
@@ -137,11 +137,11 @@ class VectorEnvironment:
         number, steps = self._episodes.close(index)
         what = f"{self.spec.name}: episode {number} of environment {index}"
         if steps == 0:
-            return f"{what} began with a different observation than before; it continues from the new one."
+            return f"{what} restarted with a different first observation and continues from it."
         return (
             f"{what} could not be restored: replaying its seed and {count_text(steps, 'action')} gave a "
-            "different result (the environment is not deterministic, or failed). The episode ends here as "
-            "truncated."
+            "different result (the environment is not deterministic, or failed). The episode is "
+            "truncated here."
         )
 
     def _require_last(self) -> TimeStep:
@@ -206,7 +206,7 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
     if config.suite is Suite.atari:
         return AtariEnv(config, render_mode)
     try:
-        with KeptState(config.label, "when it was made"):
+        with KeptState(config.label, "when it was created"):
             return LocalEnv(_registration_of(config), config, render_mode).make()
     except UserError as error:
         raise UserError(f"{config.choice} {error}") from None

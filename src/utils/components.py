@@ -208,9 +208,9 @@ def make_part(setting: str, value: str, *arguments: Any) -> Any:
         # The plan reads a sampler's state.
         has_state = is_network or isinstance(made.state_dict(), Mapping)
     except CODE_FAULTS as error:
-        raise UserError(f"{asked} cannot be made: {with_place(error)}.") from error
+        raise UserError(f"{asked} cannot be created: {with_place(error)}.") from error
     if not has_state:
-        raise UserError(f"{asked}: state_dict of {name} returns no dict. Return the state by name.")
+        raise UserError(f"{asked}: state_dict of {name} must return a dict of the state by name.")
     if missing := [each for each in part.protocol.__annotations__ if not hasattr(made, each)]:
         raise UserError(f"{asked}: {name} has no attribute {missing[0]}. Assign it in __init__ ({_PAGE}).")
     return made

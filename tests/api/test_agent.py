@@ -192,5 +192,5 @@ def test_an_agent_of_a_population_has_no_world_model(empty_folder: Path) -> None
     short = ["training.generations=1", "run_dir=population"]
     agent = reverie.train(experiment.removeprefix("experiment="), [*settings, *short]).agent
     for ask in (lambda: agent.world_model, lambda: agent.state):
-        with pytest.raises(reverie.UserError, match="Pendulum-v1 is from a population, without a world"):
+        with pytest.raises(reverie.UserError, match="Pendulum-v1 is from a population and has no world"):
             ask()

@@ -62,9 +62,9 @@ def test_a_report_says_what_becomes_of_every_part() -> None:
     assert facts["mode"] == "Discrete: one of 5, seen as one-hot (5,) float32"
     assert facts["action"] == "continuous: (3,) float32 from -2 to 2"
     assert facts["episodes"].startswith(
-        "4 ended in 45 random steps: 0 terminated: no future value, 4 truncated"
+        "4 ended in 45 random steps: 0 terminated (no bootstrapping), 4 truncated"
     )
-    assert facts["ignored"] == "info except for env.info and success, and render() except for videos"
+    assert facts["ignored"] == "info (except env.info and success) and render() (except for videos)"
     [notice] = report.notices
     assert notice.startswith("`camera` ") and notice.endswith("0 to 1 stored as bytes 0 to 255")
     assert {key: spec.shape for key, spec in report.spec.observation.items()} == {
@@ -84,9 +84,7 @@ def test_environments_that_are_known_to_work_are_ready_without_a_notice(name: st
 def test_several_choices_at_once_are_ready_and_others_are_refused() -> None:
     report = reverie.check_env(world(action_space=spaces.MultiDiscrete([2, 3])), steps=5)
     assert report.is_ready and report.spec is not None and report.spec.action.parts == (2, 3)
-    assert (
-        dict(report.facts)["action"] == "MultiDiscrete([2 3]): a choice in each part, seen as one-hot blocks"
-    )
+    assert dict(report.facts)["action"] == "MultiDiscrete([2 3]): one choice per part, seen as one-hot blocks"
     report = reverie.check_env(world(action_space=spaces.Tuple([spaces.Discrete(2)])), steps=5)
     assert report.spec is None and "not ready" in str(report)
     assert any("only Discrete, MultiDiscrete, MultiBinary and Box" in e for e in report.errors)
@@ -159,10 +157,10 @@ STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
             "errors",
             "its reward is nan, which is not a single finite float32 number. Return finite",
         ),
-        ({"action_space": WIDE}, "notices", "an action without both bounds receives"),
+        ({"action_space": WIDE}, "notices", "actions without two finite bounds receive"),
         ({"action_space": WHOLE}, "errors", "Declare one of them, and convert the action in step"),
         ({"observation_space": STACK}, "errors", "Give every image a separate key"),
-        ({"reset": lambda self: (np.zeros(3), {})}, "errors", "Gymnasium's check of its interface failed: "),
+        ({"reset": lambda self: (np.zeros(3), {})}, "errors", "Gymnasium's environment checker failed: "),
         ({"_drawn": lambda self: np.zeros(4)}, "errors", "random play failed after 0 steps: .*its space has"),
     ],
 )
@@ -189,7 +187,7 @@ def test_a_world_with_every_kind_of_observation_is_ready() -> None:
     ("env", "message"),
     [
         ("CartPle-v1", "env.id=CartPle-v1 is not registered with Gymnasium. Did you mean `CartPole-v1`"),
-        (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
+        (lambda: 1 / 0, "cannot be created: ZeroDivisionError"),
         (3, "env is of type int. Pass an id, a class, or a function that creates one"),
     ],
 )

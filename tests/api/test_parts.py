@@ -105,10 +105,10 @@ MISTAKES = {
     "model.decoder=other_parts:Bare": "Bare has no method forward of DecoderLike",
     "model.encoder=other_parts:NotAModule": "Derive it: class NotAModule(nn.Module).",
     "model.encoder=other_parts:NoSize": "NoSize has no attribute size. Assign it in __init__",
-    "model.encoder=other_parts:Broken": "cannot be made: KeyError: 'image' (other_parts.py, line",
+    "model.encoder=other_parts:Broken": "cannot be created: KeyError: 'image' (other_parts.py, line",
     "model.encoder=other_parts:FromValues": "an update on torch's meta device, which plans memory, failed",
     "buffer.sampler=other_parts:NotAModule": "NotAModule has no method added of SamplerLike",
-    "buffer.sampler=other_parts:NoState": "state_dict of NoState returns no dict. Return the state by name.",
+    "buffer.sampler=other_parts:NoState": "state_dict of NoState must return a dict of the state by name.",
 }
 
 

@@ -234,7 +234,7 @@ def test_hydra_reads_back_what_was_given(value: Any) -> None:
             {"seed": object()},
             "seed must be a number, a string, True, False, None, or a list or dict of them, got object",
         ),
-        ({"env": Catch()}, "env is of type Catch, an environment that already exists. Pass an id, a class"),
+        ({"env": Catch()}, "env is of type Catch, an existing environment. Pass an id, a class"),
         ({"env": "CartPle-v1"}, "Did you mean `CartPole-v1`"),
         ({"env": "CartPle-v1", "resume": None}, "Did you mean `CartPole-v1`"),
         ({"name": "${seed}"}, r"name must not contain `\$\{`, which refers to another setting"),

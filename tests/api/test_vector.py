@@ -66,7 +66,7 @@ def test_a_batch_without_a_state_starts_new_episodes_and_keeps_its_records(empty
     reverie.train(resume="poles", env=poles(2), total_timesteps=80)
     log = Path("poles/train.log").read_text()
     assert "SyncVectorEnv-v0, 2 environments, 1 frame per agent step" in log
-    assert "after a restart, new episodes begin, because the environment has no methods `state_dict`" in log
+    assert "resumed runs start new episodes, because the environment has no `state_dict`" in log
     assert "2 open episodes could not be restored" in log
     with pytest.raises(reverie.UserError, match=r"Pass it, e\.g\. reverie\.load"):
         gymnasium.registry.pop("python/__main__.SyncVectorEnv-v0")
@@ -84,7 +84,7 @@ def test_settings_that_need_more_or_other_environments_are_refused(empty_folder:
             ["training.evaluation_interval=20"],
             "evaluation_interval=20 needs environments besides env",
         ),
-        (poles(2), ["env.num_envs=4"], "has 2 environments, and 4 of them cannot be made from it"),
+        (poles(2), ["env.num_envs=4"], "has 2 environments, but 4 are needed"),
         (poles, ["collect.collectors=2"], "collect.collectors=2 cannot share the batch of env=vector"),
         (poles, ["workflow=population"], "workflow=population does not support env=vector"),
     ):

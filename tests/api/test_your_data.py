@@ -126,7 +126,7 @@ LOG: dict[str, Any] = {
         ({"observations": {"a": np.zeros((3, 2))}}, r"observations\['a'\] must have 4 rows"),
         (
             {"observation_space": spaces.Dict(a=spaces.Box(-1, 1, (2,)))},
-            r"observations are one array, unlike observation_space=Dict\('a'.*Use the same keys in both",
+            r"observations are one array, but observation_space=Dict\('a'.*Use the same keys in both",
         ),
         ({"observation_space": spaces.Box(-1, 1, (3,))}, r"has the shape \(2,\), but its space has \(3,\)"),
         (

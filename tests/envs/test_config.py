@@ -31,16 +31,16 @@ def test_roms_that_end_the_process_are_no_games() -> None:
     [
         ("CartPol-v1", "Did you mean `CartPole-v1`"),
         ("CartPole", "Did you mean `CartPole-v"),
-        ("Nothing/At-v0", "add the module in front"),
-        ("", "add the module in front"),
+        ("Nothing/At-v0", "add its module: env.id=package:Name-v0"),
+        ("", "add its module: env.id=package:Name-v0"),
         ("reverie.envs.catch:Catch-v7", "reverie.envs.catch was imported but does not register this id"),
         ("python/reverie.envs.catch.Cach-v0", "has no such class or function. Did you mean `Catch`"),
         # This would run a command.
         ("python/subprocess.getoutput-v0", "is a function outside"),
         ("python/os.system-v0", "os has no such class or function"),
         ("python/reverie.envs.vector.make_single-v0", "is a function outside the current folder"),
-        ("python/..X-v0", "It is a class or function of the program that trained with it"),
-        ("python/gone_before.X-v0", "It is a class or function of the program that trained with it"),
+        ("python/..X-v0", "It is a class or function of the program that trained the run"),
+        ("python/gone_before.X-v0", "It is a class or function of the program that trained the run"),
     ],
 )
 def test_an_unknown_id_is_refused(env_id: str, hint: str) -> None:

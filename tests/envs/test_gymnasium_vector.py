@@ -110,11 +110,11 @@ def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectoriza
         ),
         (
             {"wrappers": ["gymnasium.wrappers.TimeLimit"]},
-            "with env.wrappers=.*TimeLimit cannot be made: TypeError",
+            "with env.wrappers=.*TimeLimit fails: TypeError",
         ),
         (
             {"wrappers": ["gymnasium.wrappers.NormalizeReward", "gymnasium.wrappers.TimeAwareObservation"]},
-            "CartPole-v1 has the wrapper NormalizeReward, which scales with running statistics",
+            "CartPole-v1 has the wrapper NormalizeReward. Checkpoints do not store its running statistics",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_missing_package_is_named_with_its_repair() -> None:
 
 def test_a_constructor_that_raises_is_told_with_its_place() -> None:
     message = (
-        r"ToyStill-v0 cannot be made: FileNotFoundError: level.bin is missing \(toy_world.py, line \d+\)\."
+        r"ToyStill-v0 cannot be created: FileNotFoundError: level.bin is missing \(toy_world.py, line \d+\)\."
     )
     with pytest.raises(UserError, match=message):
         make("toy_world:ToyStill-v0")

@@ -269,13 +269,13 @@ def test_a_restored_environment_with_a_state_continues_bit_for_bit(mode: Autores
 
 def test_without_a_state_new_episodes_begin_after_a_restart() -> None:
     saving, restoring = (made(lambda num_envs: SyncVectorEnv([SINGLES["toy"]] * num_envs), 2) for _ in "ab")
-    assert any("after a restart, new episodes begin" in text for text in saving.spec.notices)
+    assert any("resumed runs start new episodes" in text for text in saving.spec.notices)
     first = saving.reset()
     saving.step(np.eye(2, dtype=np.float32))
     step, [warning] = restoring.restore(saving.state_dict())
     assert warning.endswith(
-        "2 open episodes could not be restored, because the environment has no methods `state_dict` and "
-        "`load_state_dict`. New episodes begin."
+        "2 open episodes could not be restored, because the environment has no `state_dict` and "
+        "`load_state_dict` methods. New episodes were started."
     )
     assert step.is_first.all()
     # They are not the first episodes again.
@@ -364,15 +364,15 @@ class Unsaved(CatchTensors):
         (Undeclared, r"does not declare when it resets: metadata\['autoreset_mode'\] is None\. Set it to"),
         (
             lambda num_envs: CatchTensors(4),
-            "made a CatchTensors of 4 instead of a gymnasium.vector.VectorEnv",
+            "made a CatchTensors with num_envs=4, not a gymnasium.vector.VectorEnv",
         ),
         (
             lambda num_envs: Catch(),
-            "made a Catch of 1 instead of a gymnasium.vector.VectorEnv of env.num_envs=2",
+            "made a Catch with num_envs=1, not a gymnasium.vector.VectorEnv with num_envs=2",
         ),
-        (lambda num_envs: 1 / 0, "cannot be made: ZeroDivisionError"),
+        (lambda num_envs: 1 / 0, "cannot be created: ZeroDivisionError"),
         (Unsaved, "`native/generator` is a Generator, which checkpoints do not support"),
-        (Given(CatchTensors(3)), "has 3 environments, and 2 of them cannot be made from it. Pass a function"),
+        (Given(CatchTensors(3)), "has 3 environments, but 2 are needed. Pass a function"),
     ],
 )
 def test_vector_environments_that_do_not_fit_are_refused(maker: Any, message: str) -> None:

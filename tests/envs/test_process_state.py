@@ -27,7 +27,7 @@ SYNC, ASYNC = Vectorization["sync"], Vectorization["async"]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 WHEN = {
     "imported": "when it was imported",
-    "made": "when it was made",
+    "made": "when it was created",
     "reset": "in reset()",
     "step": "in step()",
 }
@@ -158,7 +158,7 @@ def test_no_environment_with_a_process_of_its_own_touches_this_one(moment: str, 
 @pytest.mark.parametrize("library", RESEEDS)
 def test_a_reseed_is_reported_and_not_undone(library: str, moment: str, pids: Path) -> None:
     (sentence,) = play(config_of([library], moment, SYNC, pids))
-    assert f"the seed of {library}'s global random generator {WHEN[moment]}. It was not restored" in sentence
+    assert f"the seed of {library}'s global random generator {WHEN[moment]}. Reverie did not" in sentence
 
 
 @pytest.mark.parametrize("is_made_first", [True, False])

@@ -138,7 +138,7 @@ def test_over_the_limit_it_is_a_crash_that_tells_where_it_was_raised(vectorizati
     assert message.startswith(
         "toy_world:ToyRaises-v0: environment 1 failed: it raised ArithmeticError: 100 %"
     )
-    assert "env.max_restarts=0 is used up." in message
+    assert "The limit env.max_restarts=0 is reached." in message
     assert "toy_world.py" in message
     assert multiprocessing.active_children() == []
     environment.close()
@@ -151,7 +151,7 @@ def test_every_restart_counts() -> None:
     assert flags == [False, True, False, False, True]
     environment.step(actions(3))
     environment.step(actions(3))
-    with pytest.raises(EnvironmentCrashed, match=r"env\.max_restarts=2 is used up"):
+    with pytest.raises(EnvironmentCrashed, match=r"env\.max_restarts=2 is reached"):
         environment.step(actions(3))
 
 
@@ -194,7 +194,7 @@ def test_after_a_crash_at_a_start_the_state_starts_that_episode_again(
     while not arrival.is_last[1]:
         arrival = environment.step(actions(3))
     monkeypatch.setattr(toy_world, "raise_now_at", 0)
-    with pytest.raises(EnvironmentCrashed, match=r"env\.max_restarts=1 is used up"):
+    with pytest.raises(EnvironmentCrashed, match=r"env\.max_restarts=1 is reached"):
         environment.step(actions(3))
     monkeypatch.setattr(toy_world, "raise_now_at", -1)
     again = make("toy_world:Toy-v0", seed, num_envs=3)

@@ -110,7 +110,7 @@ def test_an_episode_that_only_began_goes_on_from_what_is_there_now(
     environment = make(seed)
     arrival, warnings = environment.restore(state)
     assert len(warnings) == 1
-    assert "episode 0 of environment 1 began with a different observation" in warnings[0]
+    assert "episode 0 of environment 1 restarted with a different first observation" in warnings[0]
     assert arrival.is_first.tolist() == [True, True]
     assert not arrival.is_last.any()
     shift = arrival.observation["pose"] - arrivals[0].observation["pose"]

@@ -114,8 +114,8 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
 def test_the_conversion_of_an_image_is_reported() -> None:
     first = spaces.Dict(camera=float_box(0, 1, 3, 64, 64), pose=float_box(-1, 1, 3), map=bytes_box(64, 64))
     assert notices(first) == (
-        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is treated as an image, its channels moved to the end "
-        "and 0 to 1 stored as bytes 0 to 255",
+        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is treated as an image with its channels moved to the "
+        "end and values from 0 to 1 stored as bytes 0 to 255",
     )
     stack = float_box(0, 1, 4, 84, 84)
     assert notices(stack) == (f"{stack} is treated as 28,224 numbers, not as an image",)
@@ -288,7 +288,7 @@ def test_flattening_is_not_suggested_where_it_fails(space: spaces.Space) -> None
 
 @pytest.mark.parametrize("space", [float_box(-1, 1, 0), float_box(-1, 1, 3, 0)])
 def test_actions_without_numbers_are_refused(space: spaces.Space) -> None:
-    with pytest.raises(UserError, match=r"is empty\. Give the action space at least"):
+    with pytest.raises(UserError, match=r"an empty space of shape .*\. Declare an action space with"):
         action_spec(space)
 
 

@@ -267,7 +267,7 @@ def test_a_worker_that_fails_is_named_its_episode_truncated_and_the_run_survives
     assert (ended.code, "Traceback" in ended.error) == (0, False), ended.error
     (warning,) = [line for line in ended.error.splitlines() if "failed: " in line]
     assert f"toy_world:Toy{kind}-v0: environment 1 failed: {reason}" in warning
-    assert "restart 1 of env.max_restarts=3; an open episode ends as truncated" in warning
+    assert "(restart 1 of env.max_restarts=3). Any open episode is truncated" in warning
     step = saved_steps(run_dir)[-1]
     last, terminal = (saved_records(run_dir, step, f"is_{word}") for word in ("last", "terminal"))
     assert (last & ~terminal).sum() == 1
@@ -282,7 +282,7 @@ def test_above_the_limit_of_restarts_the_run_ends_with_a_checkpoint_from_which_i
     settings = ("env.id=toy_world:ToyDies-v0", "env.max_restarts=0", "training.total_timesteps=400")
     ended = server.run("train", *TOY, *settings, f"run_dir={run_dir}", environment=leaves_nothing)
     assert ended.code == ENVIRONMENT_EXIT_CODE, ended.error
-    assert "env.max_restarts=0 is used up." in ended.error
+    assert "The limit env.max_restarts=0 is reached." in ended.error
     assert ended.last_line.endswith("Continue with resume=" + os.path.relpath(run_dir))
     (step,) = saved_steps(run_dir)
     latest_checkpoint(run_dir)

@@ -95,7 +95,7 @@ def test_an_agent_that_the_format_cannot_store_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     population, _ = random_agent("Pendulum-v1", experiment="erl_pendulum")
-    with pytest.raises(UserError, match="from a population, without a world model"):
+    with pytest.raises(UserError, match="from a population and has no world model"):
         export_onnx(population, tmp_path / "agent.onnx")
     agent, _ = random_agent("CartPole-v1", "model=debug")
     agent.world_model.to("meta")

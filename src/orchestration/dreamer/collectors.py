@@ -146,7 +146,7 @@ class Collectors:
         if (cpus := sum(self._cluster.cpus)) < count:
             self.close()
             raise UserError(
-                f"collect.collectors={count} require a CPU each, but the cluster of collect.address="
+                f"collect.collectors={count} need {count} CPUs, but the cluster at collect.address="
                 f"{config.collect.address} has {cpus}. Add another machine with reverie-collect."
             )
         self._remote = self._ray.remote(num_cpus=1, max_restarts=0)(Collector)

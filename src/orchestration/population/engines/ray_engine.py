@@ -61,7 +61,7 @@ class RayEngine:
         try:
             if (cpus := sum(self._cluster.cpus)) < workers:
                 raise UserError(
-                    f"ray.workers={workers} require a CPU each, but the cluster of ray.address="
+                    f"ray.workers={workers} need {workers} CPUs, but the cluster at ray.address="
                     f"{config.ray.address} has {cpus}. Set ray.workers={max(1, cpus)}."
                 )
             require_room(config, self.spec, self._cluster.object_store_bytes)
@@ -162,7 +162,7 @@ class RayEngine:
         self._cluster.require_alive()
         limit = self._settings.env.max_restarts
         if self._deaths == limit:
-            raise EngineFailed(f"Ray's {group} died: {death} env.max_restarts={limit} is used up.")
+            raise EngineFailed(f"Ray's {group} died: {death} The limit env.max_restarts={limit} is reached.")
         self._deaths += 1
         restart = f"restart {self._deaths} of env.max_restarts={limit}"
         _LOG.warning("Ray's %s died: %s A new worker repeats its task (%s).", group, death, restart)

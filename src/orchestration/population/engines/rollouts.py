@@ -77,7 +77,7 @@ class Rollouts:
         self._episodes = np.concatenate([np.arange(number) for number in episodes])
         self._is_exploring = self._episodes >= population.episodes
         self._backend = make_backend(replace(settings.env, num_envs=len(self._rows)))
-        self._restarts = Restarts(self._backend, settings.env.max_restarts, "is played again")
+        self._restarts = Restarts(self._backend, settings.env.max_restarts, "is repeated")
         self.spec: EnvSpec = self._backend.spec
         shape = (len(self._rows), longest_episode(self.spec) + 1)
         self._observation = {
