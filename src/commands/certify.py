@@ -77,7 +77,7 @@ class CertifyConfig:
 def main(arguments: list[str] | None = None) -> None:
     """Run `reverie-certify`. It exits with one of `EXIT_CODES`, or 2 for a user error."""
     words = sys.argv[1:] if arguments is None else arguments
-    settings, overrides = own_settings(CertifyConfig, words, "certify", __doc__, "certify.")
+    settings, overrides = own_settings(CertifyConfig, words, "reverie-certify", __doc__, "certify.")
     if not any(text.startswith("experiment=") for text in overrides):
         overrides.insert(0, "experiment=dreamer_incident")
     command = shlex.join(["python", "scripts/certify_memory.py", *words])
@@ -217,7 +217,7 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
     fault = find_fault(name)
     if fault.workflow is not config.workflow:
         found = f"got workflow={config.workflow.value}. Choose another experiment."
-        raise UserError(f"certify.fault={name} is a fault of workflow={fault.workflow.value}, {found}")
+        raise UserError(f"certify.fault={name} needs workflow={fault.workflow.value}, {found}")
     if isinstance(config, PopulationTrainConfig):
         is_here = config.engine is Engine.local
         if not is_here or not config.population.gradient:

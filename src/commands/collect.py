@@ -58,7 +58,7 @@ def collect(config: CollectorsConfig) -> None:
         check_reachable(address)
     except OSError as error:
         repair = "Start one with `ray start --head`"
-        raise UserError(f"address={address}: no cluster answers there ({error}). {repair}.") from error
+        raise UserError(f"address={address}: no Ray cluster responds ({error}). {repair}.") from error
     require_token("address", address)
     set_variables()
     folder, reaper = new_folder()

@@ -61,7 +61,7 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         overrides = parse(flags.overrides)
         resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
         if resume is not None and options:
-            raise UserError(f"resume={resume} continues a saved run and accepts values, but no flags.")
+            raise UserError(f"resume={resume} accepts only settings (key=value), not flags.")
         if resume is not None:
             task(*load(".runs", "checked_run")(flags.overrides))
             return

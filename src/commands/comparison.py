@@ -185,13 +185,13 @@ def find_tag(metric: str, runs: Sequence[Run]) -> str:
     if metric == RETURN:
         common = [tag for tag in RETURN_TAGS if all(tag in run.logged for run in runs)]
         if not common:
-            raise UserError(f"the runs share none of {', '.join(RETURN_TAGS)}. Set metric=<tag>.")
+            raise UserError(f"no tag of {', '.join(RETURN_TAGS)} is in all runs. Set metric=<tag>.")
         return common[0]
     parts = "/(.*/)?".join(map(re.escape, metric.split("/")))
     meant = [tag for tag in tags if re.fullmatch(f"(.*/)?{parts}", tag)]
     if metric in tags or len(meant) == 1:
         return metric if metric in tags else meant[0]
-    why = f"matches {', '.join(meant[:3])}" if meant else "is not a tag of these runs"
+    why = f"matches several tags: {', '.join(meant[:3])}" if meant else "is not a tag of these runs"
     raise UserError(f"metric={metric} {why}.{did_you_mean(metric, tags)} metric=list lists all.")
 
 

@@ -121,7 +121,7 @@ def judge_system(name: str) -> Check:
     """Check the operating system, given its name in `sys.platform`. On Windows, commands exit earlier."""
     if name == "linux":
         return Check("system", Health.OK, platform.platform())
-    tried = "macOS was only simulated, on Linux" if name == "darwin" else f"{name} was never tested"
+    tried = "macOS was tested only in a simulation" if name == "darwin" else f"{name} was never tested"
     found = (
         f"{tried}: without /proc and glibc, memory is judged by resident size, which includes memory cached "
         "by the allocator, and workers outlive a killed run by a few seconds, or more with engine=ray"
@@ -148,7 +148,7 @@ def judge_packages(requirements: Iterable[str]) -> Check:
         except importlib.metadata.PackageNotFoundError:
             version, is_right = "not installed", False
         if not is_right:
-            wrong[str(each)] = f"{each.name} {version}, needs {each.specifier or 'any version'}"
+            wrong[str(each)] = f"{each.name} {version}, requires {each.specifier or 'any version'}"
     found = "; ".join(wrong.values()) or "all within the ranges of pyproject.toml"
     return Check.of("packages", found, _pip_install(*wrong), fails=bool(wrong), warns=False)
 
@@ -188,7 +188,7 @@ def _check_gpu() -> Check:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError as error:
         # PyTorch lacks kernels for this GPU, or the GPU's memory is full.
-        fix = "Free the GPU (nvidia-smi lists its users), install a PyTorch built for it, or use device=cpu"
+        fix = "Free the GPU (see nvidia-smi), install a PyTorch built for it, or use device=cpu"
         return Check.of("GPU", f"{versions}: {_one_line(error)}", fix, fails=True)
     bfloat16 = "with" if torch.cuda.is_bf16_supported(including_emulation=False) else "without"
     name, memory = torch.cuda.get_device_name(), f"{size_text(free)} free of {size_text(total)}"
@@ -232,7 +232,7 @@ def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
 def judge_shared_memory(free: int | None) -> Check:
     """Check the free bytes of /dev/shm (`None` if missing), through which workers send observations."""
     found = "no /dev/shm" if free is None else f"{size_text(free)} free in /dev/shm"
-    fix = "In Docker, use docker run --shm-size=1g. Elsewhere, env.vectorization=sync works without it"
+    fix = "In Docker, use docker run --shm-size=1g. Elsewhere, set env.vectorization=sync"
     return Check.of_bytes("shared memory", found, fix, free or 0, _SHARED_MEMORY)
 
 
@@ -253,8 +253,8 @@ def judge_load(load: float, cpus: int) -> Check:
     slowdown = (load + 1) / cpus
     effect = f"runs are up to {slowdown:.1f} times slower than documented"
     if slowdown <= 1:
-        effect = "a CPU is free for a run with one thread"
-    fix = "Stop other programs. Otherwise keep the number of threads chosen at startup, or set threads=1"
+        effect = "one CPU is free for a single-threaded run"
+    fix = "Stop other programs, or keep the thread count chosen at startup, or set threads=1"
     found = f"load average {load:.1f} on {count_text(cpus, 'usable CPU')}: {effect}"
     return Check.of("load", found, fix, warns=slowdown > 1)
 
@@ -275,7 +275,7 @@ def why_no_exchange() -> str:
     except Exception as error:
         # Errors of any type belong in the report.
         return _one_line(error)
-    return "" if totals == [2, 2] else f"1 + 1 = {totals}"
+    return "" if totals == [2, 2] else f"the sum of 1 and 1 was {totals}"
 
 
 def gloo_address() -> str | None:

@@ -90,9 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
         return print(__doc__, end="")
     if word not in actions:
         hint = did_you_mean(word, actions)
-        raise UserError(f"{word} is not an action of episodes. Choose {', '.join(actions)}.{hint}")
+        raise UserError(f"{word} is not an action of reverie-episodes. Choose {', '.join(actions)}.{hint}")
     schema, action = actions[word]
-    settings, _ = own_settings(schema, others, f"episodes {word}", __doc__)
+    settings, _ = own_settings(schema, others, f"reverie-episodes {word}", __doc__)
     action(settings)
 
 

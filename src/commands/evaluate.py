@@ -96,7 +96,7 @@ class _Watch:
 
     def __init__(self, episodes: int, bound: int | None) -> None:
         self._episodes = episodes
-        self._hint = "" if bound else " (episodes have no limit, consider max_steps=)"
+        self._hint = "" if bound else " (episodes have no time limit, consider max_steps=)"
         self._due = time.monotonic() + _PROGRESS_SECONDS
         self.is_interrupted = False
 
@@ -172,7 +172,7 @@ def evaluate_run(
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-evaluate` with the arguments of this process."""
-    config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", __doc__)
+    config, _ = own_settings(EvaluateConfig, sys.argv[1:], "reverie-evaluate", __doc__)
     # This imports torch, after the settings have been checked.
     load("..orchestration", "recipe_of")
     result, frames = evaluate_run(config)
@@ -196,7 +196,7 @@ def _sentence(result: dict[str, Any], video: str | None) -> str:
         score += f" (95 % interval {mean - 1.96 * error:.4g} to {mean + 1.96 * error:.4g})"
     played = f"{count_text(len(result['returns']), 'episode')} of {result['environment']}"
     info = "".join(f" Mean {name}: {number:.4g}." for name, number in result["info"].items())
-    return f"{score} over {played}{f', with the first one in {video}' if video else ''}.{info}"
+    return f"{score} over {played}{f'. Video of the first: {video}' if video else ''}.{info}"
 
 
 def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:

@@ -70,7 +70,7 @@ class ExportConfig:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-export` with the arguments of this process."""
-    asked, _ = own_settings(ExportConfig, sys.argv[1:], "export", __doc__)
+    asked, _ = own_settings(ExportConfig, sys.argv[1:], "reverie-export", __doc__)
     card = export_run(asked)
     print(f"{asked.out}: mean {_score(card)} in {count_text(asked.episodes, 'episode')}")
 

@@ -68,7 +68,7 @@ class PlanConfig:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `reverie-plan`. The exit code is 2 after a user error or if the run does not fit."""
     words = sys.argv[1:] if arguments is None else arguments
-    plan_config, overrides = own_settings(PlanConfig, words, "plan", __doc__, "plan.")
+    plan_config, overrides = own_settings(PlanConfig, words, "reverie-plan", __doc__, "plan.")
     # This imports torch, after the settings have been checked.
     load("..orchestration", "recipe_of")
     from ..utils.process_group import planned_ranks, started_ranks
@@ -107,7 +107,7 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat, ranks: "Ran
 def _compose(overrides: list[str]) -> TrainConfig:
     """Return the configuration that the overrides describe. Its device need not be present."""
     if any(item.key_or_group == "resume" for item in parse(overrides)):
-        raise UserError("resume= is planned when the run continues. Pass the run's settings instead.")
+        raise UserError("reverie-plan does not support resume=. Pass the run's settings instead.")
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
@@ -122,4 +122,4 @@ def _write(plan: "planning.MemoryPlan", form: PlanFormat, fit: Mapping[str, Any]
     if fit is not None:
         gib, model, capacity = fit.values()
         largest = f"device=cuda model={model} buffer.capacity={capacity}"
-        console.print(f"Largest for a card of {gib:g} GiB: {largest}", soft_wrap=True)
+        console.print(f"Largest fit for a GPU with {gib:g} GiB: {largest}", soft_wrap=True)

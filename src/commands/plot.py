@@ -120,16 +120,16 @@ class PlotConfig:
     """Content of figures and data. profile is the share of seeds above each final score. A page has both."""
 
     title: str | None = None
-    """Title of the figure, or null for the name of the vertical axis."""
+    """Title of the figure, or null for the label of the vertical axis."""
 
     xlabel: str | None = None
-    """Name of the horizontal axis of what draw= shows, or null for the default."""
+    """Label of the horizontal axis of the figure, or null for the default."""
 
     ylabel: str | None = None
-    """Name of the vertical axis of what draw= shows, or null for the default."""
+    """Label of the vertical axis of the figure, or null for the default."""
 
     labels: str | None = None
-    """Names of the groups in their order, separated by commas, or null for their settings."""
+    """Names of the groups, in order and separated by commas, or null for their settings."""
 
     target: float | None = None
     """Score that solves the task, for the optimality gap: the mean amount by which seeds fall short of it."""
@@ -142,7 +142,7 @@ class PlotConfig:
                 raise UserError(f"out={path} cannot be written: {path.parent} is not a folder.")
             if path.suffix == ".html" and os.path.isfile(path) and not _is_ours(path):
                 repair = "Set another file, e.g. out=curves.html."
-                raise UserError(f"out={path} already exists and is not a page of reverie-plot. {repair}")
+                raise UserError(f"out={path} already exists and was not written by reverie-plot. {repair}")
 
     def files(self) -> list[Path]:
         """Return the files to write."""
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups, differing = group_runs(runs, tag, config.x)
     if len(groups) > len(_COLORS):
         most = count_text(len(_COLORS), "group")
-        raise UserError(f"at most {most} can be distinguished (got {len(groups)}). Pass fewer runs.")
+        raise UserError(f"a plot can show at most {most} (got {len(groups)}). Pass fewer runs.")
     titles = _titles(groups, config.labels)
     drawn = {Draw.curves: _curves(groups, titles), Draw.profile: _profiles(groups, titles)}
     contents: dict[Path, bytes] = {}
@@ -197,10 +197,10 @@ def _parse(arguments: Sequence[str]) -> tuple[PlotConfig, list[str]]:
     typed = [each for each in arguments if each not in names]
     if outs := [each.removeprefix("out=") for each in typed if each.startswith("out=")]:
         typed.append(f"out={','.join(outs)}")
-    config, _ = own_settings(PlotConfig, typed, "plot", __doc__)
+    config, _ = own_settings(PlotConfig, typed, "reverie-plot", __doc__)
     for key, sign, _ in (name.partition("=") for name in names):
         if sign and (hint := did_you_mean(key, known)):
-            raise UserError(f"{key}= is not a setting of plot.{hint}")
+            raise UserError(f"{key}= is not a setting of reverie-plot.{hint}")
     if not names:
         raise UserError("no runs given. Write reverie-plot experiments/<run> (see --help).")
     return config, names

@@ -72,8 +72,8 @@ def _resumed(folder: str, changes: list[Override]) -> Checked:
     if URL_SEPARATOR in folder:
         # All ranks would download to the same folder.
         if (size := started_ranks().size) > 1:
-            repair = "Fetch it once without torchrun, then resume=<folder>."
-            raise UserError(f"resume=<URL> allows one process, but {size} share this run. {repair}")
+            repair = "Download it once without torchrun, then use resume=<folder>."
+            raise UserError(f"resume=<URL> needs one process, but {size} share this run. {repair}")
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         # Check the changes before the download.

@@ -184,7 +184,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     """Return the message and fix for a file that could not be written."""
     assert config.run_dir is not None
     if error.strerror == MOVED:
-        return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume= and its new name."
+        return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume=<new path>."
     repair = "Free some space" if error.errno in _FULL else "Fix this"
     if error.errno == errno.EFBIG:
         repair = "Raise the file size limit (ulimit -f unlimited)"
@@ -202,7 +202,7 @@ def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
     elif reason is StopReason.ended:
         _LOG.info("ended at step %s: %s; %s", f"{run.step:,}", run.why(reason), _how_to_continue(run.run_dir))
     elif reason is StopReason.rollback and list_checkpoints(run.run_dir):
-        _LOG.warning("%s: returning to the newest checkpoint", reason.value)
+        _LOG.warning("%s: rolling back to the newest checkpoint", reason.value)
     elif reason is StopReason.leak:
         _LOG.error("stopped: %s; saved a checkpoint, see train.log in %s", reason.value, folder)
         raise SystemExit(LEAK_EXIT_CODE)
@@ -221,6 +221,6 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     run.save_if_possible()
     details = f" Its allocations are in {snapshot}." if snapshot else ""
     repair = f"{recipe_of(run.config).gpu_repair}. Continue with resume={_folder_of_run(run.run_dir)}"
-    full = f"The GPU is full at step {run.step:,}.{details} {repair}"
+    full = f"Out of GPU memory at step {run.step:,}.{details} {repair}"
     _LOG.error("%s\n%s", first_line(error), full)
     return GPU_MEMORY_EXIT_CODE

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ..utils.errors import UserError, first_line
+from ..utils.errors import UserError
 from ..utils.units import count_text
 from .overrides import as_typed, check, explain, parse
 from .resolve import CONFIG_PACKAGE, group_choices, register_schemas
@@ -110,4 +110,4 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
     try:
         return BasicSweeper.split_arguments(overrides, None)[0]
     except HydraException as error:
-        raise UserError(f"{first_line(error)}: an interval is not a list of jobs. Write a,b,c.") from error
+        raise UserError("A multirun needs lists of values, not intervals. Write key=a,b,c.") from error

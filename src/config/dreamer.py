@@ -24,8 +24,8 @@ class DreamerTraining(TrainingConfig):
     """Number of replayed steps that are trained on per agent step."""
 
     sequence_length: int = 64
-    """Trained steps per window, from 2 to 1024. A plan's dry run includes all of them. A window also contains
-    one earlier record as context."""
+    """Trained steps per window, from 2 to 1024 because a run's memory plan simulates all of them. A window
+    also contains one earlier record as context."""
 
     offline: bool = False
     """Train only on the replay buffer, filled by `buffer.prefill` or a resumed run. Environments step only
@@ -159,7 +159,7 @@ class DreamerTrainConfig(TrainConfig):
         asked = f"collect.collectors={count}"
         require_ray(asked, ", or set collect.collectors=0")
         if self.env.suite is Suite.vector:
-            raise UserError(f"{asked} cannot share the batch of env=vector. Omit it, or set env=gymnasium.")
+            raise UserError(f"{asked} cannot split the batch of env=vector. Omit it, or set env=gymnasium.")
         if self.training.offline:
             raise UserError(f"{asked} would never act with training.offline=true. Omit one of them.")
         if self.training.overlap:
@@ -174,8 +174,8 @@ class DreamerTrainConfig(TrainConfig):
         length, starts = self.training.sequence_length, self.training.learning_starts
         if (last := self.controller.imagine_last) > length:
             raise UserError(
-                f"controller.imagine_last={last} is more than the states of a window of "
-                f"training.sequence_length={length}. Set controller.imagine_last={length} or less, 0 for all."
+                f"controller.imagine_last={last} exceeds the states in a window of training.sequence_length="
+                f"{length}. Set controller.imagine_last={length} or less, or 0 for all."
             )
         window, share = length + 1, capacity // num_envs
         if window > share:

@@ -11,7 +11,7 @@ import torch
 _BYTES_PER_GB = 1e9
 _REMEDY = (
     'Set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback" in the NVIDIA control panel, or call '
-    "torch.cuda.set_per_process_memory_fraction(1.0), so that a full card is an error"
+    "torch.cuda.set_per_process_memory_fraction(1.0), so that a full GPU raises an error"
 )
 
 
@@ -30,13 +30,13 @@ def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bo
     if allocated_bytes > capacity_bytes:
         allocated = f"{allocated_bytes / _BYTES_PER_GB:.2f} GB"
         return (
-            f"{allocated} are allocated on a card of {capacity}: the driver is paging to system memory, "
-            f"expect a slowdown of 5 to 50 times. Lower training.batch_size or the model size. {_REMEDY}."
+            f"{allocated} are allocated on a GPU with {capacity}: the driver is paging to system memory. "
+            f"Expect a slowdown of 5 to 50 times. Lower training.batch_size or the model size. {_REMEDY}."
         )
     if windows_driver:
         return (
-            f"Under Windows and WSL2 the driver may page a full card of {capacity} to system memory: no "
-            f"out-of-memory error comes, and the amount in one is no upper bound. {_REMEDY}."
+            f"On Windows and WSL 2, the driver may page a full GPU ({capacity}) to system memory. Then "
+            f"no out-of-memory error occurs, and amounts in such errors are not upper bounds. {_REMEDY}."
         )
     return None
 

@@ -94,7 +94,7 @@ class Cluster:
             except (OSError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
                 reason = first_line(error).rstrip(".")
                 raise UserError(
-                    f"{setting}={address}: no cluster can be joined there ({reason}). "
+                    f"{setting}={address}: cannot join a Ray cluster ({reason}). "
                     "Start one with `ray start --head`, set RAY_AUTH_MODE=token in the environment if it "
                     f"requires a token, or set {setting}=null."
                 ) from error
@@ -115,7 +115,7 @@ class Cluster:
         except Exception as error:
             raise UserError(
                 f"Ray did not start a cluster on this machine ({first_line(error).rstrip('.')}). Reduce the "
-                f"machine's load or the object store, or join a running cluster with {setting}=<address>."
+                f"load or the object store's size, or join a running cluster with {setting}=<address>."
             ) from error
 
     @property
@@ -233,7 +233,7 @@ def require_token(setting: str, address: str) -> None:
         )
     if refusal or _REFUSED not in without:
         reason = (refusal or without).strip().splitlines()[-1]
-        raise UserError(f"{asked}: no cluster can be joined there ({reason}).")
+        raise UserError(f"{asked}: cannot join a Ray cluster ({reason}).")
 
 
 def _refusal(address: str, mode: str) -> str:

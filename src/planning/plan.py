@@ -129,7 +129,7 @@ def _gpu(
     ]
     sharing = 1
     if limit_bytes is not None:
-        words = f"a card of {size_text(limit_bytes)}"
+        words = f"a GPU with {size_text(limit_bytes)}"
     elif torch.cuda.is_available():
         # This query creates the CUDA context and thus uses memory. PyTorch's cache counts as available.
         free, total = torch.cuda.mem_get_info()

@@ -43,7 +43,7 @@ def require_fit(
     if plan.over[0].name == ADDRESS:
         more = f"Raise it: ulimit -v {-(-plan.over[0].total_bytes // 1024)}"
         repair = f"{more}, or set {' or '.join(changes)}" if changes else more
-    raise UserError(f"{over_text(plan.over[0])}. {repair}; memory.plan=warn starts it regardless.")
+    raise UserError(f"{over_text(plan.over[0])}. {repair}. To start it anyway, set memory.plan=warn.")
 
 
 def over_text(resource: Resource) -> str:

@@ -85,7 +85,7 @@ def test_settings_that_need_more_or_other_environments_are_refused(empty_folder:
             "evaluation_interval=20 needs environments besides env",
         ),
         (poles(2), ["env.num_envs=4"], "has 2 environments, but 4 are needed"),
-        (poles, ["collect.collectors=2"], "collect.collectors=2 cannot share the batch of env=vector"),
+        (poles, ["collect.collectors=2"], "collect.collectors=2 cannot split the batch of env=vector"),
         (poles, ["workflow=population"], "workflow=population does not support env=vector"),
     ):
         with pytest.raises(reverie.UserError, match=message):

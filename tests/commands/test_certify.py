@@ -27,7 +27,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("certify.step=5", "certify.step=5 is not a setting of certify.* Did you mean `?certify.steps"),
+        ("certify.step=5", "certify.step=5 is not a setting of reverie-certify.*you mean `?certify.steps"),
         ("certify.steps=0", "certify.steps must be at least 1, got 0"),
         ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache is not a known fault"),

@@ -195,7 +195,10 @@ MISTAKES = {
         ["hydra.sweep.subdir=same would contain 2 runs"],
     ),
     "unknown setting of Hydra": (["hydra.foo=1"], ["hydra.foo: Key 'foo' not in 'HydraConf'"]),
-    "interval of Hydra's own sweeper": (["-m", "seed=interval(1,2)"], ["is not a list of jobs. Write a,b,c"]),
+    "interval of Hydra's own sweeper": (
+        ["-m", "seed=interval(1,2)"],
+        ["lists of values, not intervals. Write key=a,b,c"],
+    ),
     "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
     "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
     "resume of nothing": (
@@ -462,7 +465,7 @@ def test_a_job_of_a_multirun_is_resumed_by_the_command_that_it_prints(
         (["training.batch_size=x"], "training.batch_size must be a whole number, got `x`"),
         (["training.batch_size=0"], "training.batch_size must be at least 1, got 0"),
         (["buffer.memory_budget_gib=0.01"], "over buffer.memory_budget_gib=0.01"),
-        (["-m"], "accepts values, but no flags"),
+        (["-m"], "accepts only settings (key=value), not flags"),
         (["td3.discount=0.9"], "td3.discount is a setting of workflow=population, but dreamer_catch uses"),
     ],
 )

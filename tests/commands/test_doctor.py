@@ -90,7 +90,7 @@ def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, in
     ("name", "health", "found"),
     [
         ("linux", Health.OK, "Linux"),
-        ("darwin", Health.WARN, "macOS was only simulated, on Linux: without /proc"),
+        ("darwin", Health.WARN, "macOS was tested only in a simulation: without /proc"),
         ("freebsd14", Health.WARN, "freebsd14 was never tested"),
     ],
 )
@@ -196,7 +196,7 @@ def test_memory_that_is_short_is_repaired_where_the_limit_is(
 @pytest.mark.parametrize(
     ("load", "cpus", "health", "found"),
     [
-        (0.0, 1, Health.OK, "load average 0.0 on 1 usable CPU: a CPU is free for a run with one thread"),
+        (0.0, 1, Health.OK, "load average 0.0 on 1 usable CPU: one CPU is free for a single-threaded run"),
         (3.0, 4, Health.OK, "load average 3.0 on 4 usable CPUs: "),
         (3.0, 2, Health.WARN, "runs are up to 2.0 times slower than documented"),
         (20.0, 2, Health.WARN, "runs are up to 10.5 times slower than documented"),

@@ -37,7 +37,7 @@ def test_a_run_is_exported_shown_and_imported(
     [
         (
             ["shaw", "path=e"],
-            "shaw is not an action of episodes. Choose show, export, import. Did you mean `show`?",
+            "shaw is not an action of reverie-episodes. Choose show, export, import. Did you mean `show`?",
         ),
         (["show"], "path is missing. Write path=VALUE. Folder or file of episodes, in any of the formats."),
         (
@@ -55,9 +55,9 @@ def test_a_run_is_exported_shown_and_imported(
         ),
         (
             ["import", "path=e", "too=f"],
-            "too=f is not a setting of episodes import (path=, to=, choices=)",
+            "too=f is not a setting of reverie-episodes import (path=, to=, choices=)",
         ),
-        (["import", "path=e", "--fast"], "--fast is not a setting of episodes import"),
+        (["import", "path=e", "--fast"], "--fast is not a setting of reverie-episodes import"),
         (["import", "path=e", "to=f", "choices=0"], "choices must be in [1, 100000], got 0."),
     ],
 )

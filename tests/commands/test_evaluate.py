@@ -105,7 +105,7 @@ def test_a_terminal_gets_a_sentence_and_json_if_asked(
     low, high = (result["mean"] + side * 1.96 * result["standard_error"] for side in (-1, 1))
     interval = f"Mean return {result['mean']:.4g} (95 % interval {low:.4g} to {high:.4g})"
     assert capsys.readouterr().out == (
-        f"{interval} over 2 episodes of CartPole-v1, with the first one in {video}.\n"
+        f"{interval} over 2 episodes of CartPole-v1. Video of the first: {video}.\n"
     )
     command(f"run={cartpole_run}", "device=cpu", "episodes=1")
     assert re.fullmatch(r"Mean return \d+ over 1 episode of CartPole-v1\.\n", capsys.readouterr().out)

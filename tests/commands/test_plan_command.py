@@ -96,16 +96,16 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
     [
         (
             "plan.fromat=json",
-            "plan.fromat=json is not a setting of plan (plan.format=, plan.fit_gib=, "
+            "plan.fromat=json is not a setting of reverie-plan (plan.format=, plan.fit_gib=, "
             "plan.ranks=, plan.machines=). Did you",
         ),
-        ("plan.format", "plan.format is not a setting of plan"),
+        ("plan.format", "plan.format is not a setting of reverie-plan"),
         ("plan.format=yaml", "plan.format must be one of table, json, got `yaml`"),
         ("plan.fit_gib=0", "plan.fit_gib must be > 0, got 0.0"),
         ("plan.fit_gib=1e300", "plan.fit_gib must be at most 1e+30, got 1e+300"),
         ("plan.fit_gib=much", "plan.fit_gib must be a number or null, got `much`. Omit it."),
         ("--multirun", "unknown flag --multirun"),
-        ("resume=runs/a", "resume= is planned when the run continues"),
+        ("resume=runs/a", "reverie-plan does not support resume="),
         ("device=cpu plan.fit_gib=6", "plan.fit_gib=6 needs device=cuda"),
         ("plan.ranks=0", "plan.ranks must be at least 1, got 0"),
         (
@@ -141,7 +141,7 @@ def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Pat
     assert re.match(
         r"error: This run needs [\d,.]+ GiB of host RAM \(replay [\d,.]+ GiB\), over ", refused.error
     )
-    assert "80% of the" in refused.error and "memory.plan=warn starts it regardless." in refused.error
+    assert "80% of the" in refused.error and "To start it anyway, set memory.plan=warn." in refused.error
     proposed = re.findall(r"[\w.]+=\w+", refused.error.partition("Set ")[2])
     assert proposed[0].startswith("buffer.capacity=") and proposed.pop() == "memory.plan=warn"
     # The tests use processes as small as the proposing process, because process size is in the plan.
@@ -188,7 +188,7 @@ def test_with_warn_a_run_over_its_limit_goes_on(
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 100_000_000)
     short = (*CARTPOLE, "training.total_timesteps=50")
     error = train_error(capsys, *short, "run_dir=run")
-    assert "No single change makes it fit; memory.plan=warn starts it regardless." in error
+    assert "No single change makes it fit. To start it anyway, set memory.plan=warn." in error
     assert not list(empty_folder.iterdir())
     log = (start(empty_folder / "run", *short, "memory.plan=warn") / "train.log").read_text()
     assert "WARNING This run needs" in log and "finished" in log
@@ -283,4 +283,6 @@ def test_a_card_that_is_too_small_for_any_model_is_said_to_be(capsys: pytest.Cap
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder on a file system without room")
 def test_the_repair_of_a_full_disk_is_another_folder(capsys: pytest.CaptureFixture[str]) -> None:
     error = train_error(capsys, *CARTPOLE, "run_dir=/proc/run")
-    assert "Set run_dir to a folder on a disk with more space; memory.plan=warn" in error
+    assert (
+        "Set run_dir to a folder on a disk with more space. To start it anyway, set memory.plan=warn" in error
+    )

@@ -127,7 +127,7 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
         ),
         (
             {"controller": ControllerConfig(imagine_last=65)},
-            "controller.imagine_last=65 is more .*sequence_length=64. Set .*=64 or less",
+            "controller.imagine_last=65 exceeds .*sequence_length=64. Set .*=64 or less",
         ),
         (
             {"buffer": ReplayConfig(storage=ReplayStorage.cuda)},

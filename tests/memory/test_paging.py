@@ -18,13 +18,13 @@ def test_more_than_the_card_has_means_that_the_driver_is_paging() -> None:
     warning = paging_warning(int(12.15 * 2**30), 6 * GB, windows_driver=False)
     assert warning is not None
     assert warning.startswith(
-        "13.05 GB are allocated on a card of 6.00 GB: the driver is paging to system memory"
+        "13.05 GB are allocated on a GPU with 6.00 GB: the driver is paging to system memory"
     )
 
 
 def test_windows_users_are_warned_in_advance_and_linux_users_are_not() -> None:
     warning = paging_warning(1 * GB, 6 * GB, windows_driver=True)
-    assert warning is not None and "no out-of-memory error comes" in warning
+    assert warning is not None and "no out-of-memory error" in warning
     assert paging_warning(6 * GB, 6 * GB, windows_driver=False) is None
 
 

@@ -146,7 +146,7 @@ def test_what_collectors_cannot_do_is_one_sentence(changes: tuple[str, ...], mes
 
 def test_ranks_and_a_run_without_collectors_are_refused(catch_run: Path) -> None:
     config = typed(compose_jobs([*COLLECTED, "training.batch_size=4"])[0], DreamerTrainConfig)
-    with pytest.raises(UserError, match=r"collect.collectors allows one process, but 2 ranks share this run"):
+    with pytest.raises(UserError, match=r"collect.collectors needs one process, but 2 ranks share this run"):
         check_share(config, 2)
     with pytest.raises(UserError, match=r"collect.collectors=2: collect.collectors cannot change"):
         resume_run(str(catch_run), parse(["collect.collectors=2"]))
@@ -165,7 +165,7 @@ def test_reverie_collect_refuses_what_is_no_address(changes: dict[str, Any], mes
 
 
 def test_reverie_collect_says_that_nothing_answers() -> None:
-    with pytest.raises(UserError, match=r"address=127.0.0.1:9: no cluster answers there"):
+    with pytest.raises(UserError, match=r"address=127.0.0.1:9: no Ray cluster responds"):
         collect(CollectorsConfig(address="127.0.0.1:9"))
 
 

@@ -42,7 +42,7 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
         start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
     assert stopped.value.code == NONFINITE_EXIT_CODE
     log = (run_dir / "train.log").read_text()
-    assert log.count("returning to the newest checkpoint") == 1
+    assert log.count("rolling back to the newest checkpoint") == 1
     assert (
         "4 updates in a row had a loss or gradient that is not finite (training.max_consecutive_nonfinite=4)"
         in log

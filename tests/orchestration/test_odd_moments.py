@@ -172,7 +172,7 @@ def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(SystemExit) as stopped:
         start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
     assert stopped.value.code == RESUME_ME_EXIT_CODE
-    assert (run_dir / "train.log").read_text().count("returning to the newest checkpoint") == 0
+    assert (run_dir / "train.log").read_text().count("rolling back to the newest checkpoint") == 0
 
 
 def test_too_many_non_finite_updates_end_a_step_that_owes_more(
@@ -226,7 +226,7 @@ def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == (
         f"error: {run_dir} cannot be written: the folder was moved or deleted while the run wrote to it. "
-        "Continue with resume= and its new name."
+        "Continue with resume=<new path>."
     )
     assert not run_dir.exists()
     resume(moved)

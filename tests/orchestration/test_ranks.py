@@ -350,16 +350,16 @@ def test_what_is_for_one_process_is_refused_with_what_a_resumed_run_can_do(
     capsys.readouterr()
     error = error_of(capsys, lambda: resume(run_dir))
     repair = "Set checkpoint.mirror=null."
-    assert error == f"checkpoint.mirror allows one process, but 2 ranks share this run. {repair}"
+    assert error == f"checkpoint.mirror needs one process, but 2 ranks share this run. {repair}"
     monkeypatch.setenv("WORLD_SIZE", "3")
     error = error_of(capsys, lambda: resume(run_dir))
     assert error.startswith(
-        "env.num_envs=4 cannot be divided evenly among 3 ranks. Continue the run with 1 or 2"
+        "env.num_envs=4 cannot be divided evenly among 3 ranks. Resume the run with 1 or 2"
     )
     monkeypatch.setenv("WORLD_SIZE", "2")
     copy = [f"resume=file://{tmp_path}/copy/run"]
     error = error_of(capsys, lambda: run_from_command_line(train, copy))
-    assert error.startswith("resume=<URL> allows one process, but 2 share this run. Fetch it once")
+    assert error.startswith("resume=<URL> needs one process, but 2 share this run. Download it once")
 
 
 def test_what_cannot_be_shared_is_refused_once(

@@ -246,7 +246,7 @@ def test_a_cluster_that_cannot_be_is_one_sentence_and_leaves_no_folder(
     run_dir = tmp_path / "run"
     ended = server.run("train", *TINY, "engine=ray", f"ray.address={address}", f"run_dir={run_dir}")
     assert (ended.code, ended.out) == (2, "")
-    assert f"ray.address={address}: no cluster can be joined there ({reason}" in ended.last_line
+    assert f"ray.address={address}: cannot join a Ray cluster ({reason}" in ended.last_line
     assert not run_dir.exists()
 
 

@@ -64,7 +64,7 @@ def test_help_lists_the_settings_of_the_format(tmp_path: Path) -> None:
             ["format=onnx", "out=there.onnx/a.onnx"],
             "out=there.onnx/a.onnx cannot be written: Not a directory.",
         ),
-        (["format=onnx", "out=a.onnx", "episodes=3"], "episodes=3 is not a setting of export"),
+        (["format=onnx", "out=a.onnx", "episodes=3"], "episodes=3 is not a setting of reverie-export"),
         (["format=onnx", "out=a.onnx", "run=nowhere"], "run=nowhere is not a folder."),
         (["format=onnx", "out=a.onnx", "run=empty"], "run=empty"),
         (["format=onnx", "out=a.onnx", "checkpoint=best"], "checkpoint=best needs a run"),

@@ -51,7 +51,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
             if config.resume is not None:
                 common = math.gcd(*values.values())
                 fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
-                repair = f"Continue the run with {' or '.join(fitting)} of them"
+                repair = f"Resume the run with {' or '.join(fitting)} ranks"
             problem = f"{key}={value} cannot be divided evenly among {count_text(size, 'rank')}"
             raise UserError(f"{problem}. {repair}.")
     do_without = "Omit it, or start without torchrun"
@@ -63,7 +63,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
         "collect.collectors": (config.collect.collectors > 0, do_without),
     }
     for key, repair in ((key, repair) for key, (is_set, repair) in refused.items() if is_set):
-        raise UserError(f"{key} allows one process, but {count_text(size, 'rank')} share this run. {repair}.")
+        raise UserError(f"{key} needs one process, but {count_text(size, 'rank')} share this run. {repair}.")
 
 
 def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:

@@ -56,7 +56,7 @@ class OnnxConfig:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-export format=...` with the arguments of this process."""
-    asked, _ = own_settings(OnnxConfig, sys.argv[1:], "export", __doc__)
+    asked, _ = own_settings(OnnxConfig, sys.argv[1:], "reverie-export", __doc__)
     agent = Agent(*load_agent(asked.run, Device.cpu, which=asked.checkpoint, trust=asked.trust))
     about = export_onnx(agent, asked.out)
     megabytes = Path(asked.out).stat().st_size / 1e6

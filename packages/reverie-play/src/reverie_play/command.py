@@ -107,7 +107,7 @@ def _has_screen() -> bool:
 @exit_on_user_error()
 def main() -> None:
     """Run `reverie-play` with the arguments of this process."""
-    config, _ = own_settings(PlayConfig, sys.argv[1:], "play", __doc__)
+    config, _ = own_settings(PlayConfig, sys.argv[1:], "reverie-play", __doc__)
     try:
         play(config)
     except KeyboardInterrupt:
