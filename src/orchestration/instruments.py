@@ -157,7 +157,7 @@ def _log(run: Run) -> None:
     if is_short and run.step >= training.first_update:
         _LOG.warning(
             "step %s: no updates, because buffer.cross_episodes=false needs a stored episode of at least "
-            "training.sequence_length=%d steps. Lower the latter or omit the former",
+            "training.sequence_length=%d steps. Lower training.sequence_length or omit buffer.cross_episodes",
             f"{run.step:,}",
             training.sequence_length,
         )

@@ -38,11 +38,11 @@ class StopReason(Enum):
     """Reasons to stop a run, in order of precedence."""
 
     finished = "all steps are done"
-    leak = "a memory leak is certain (memory.on_leak=stop)"
-    nonfinite = "too many consecutive updates were not finite, again after a rollback"
+    leak = "a memory leak was confirmed (memory.on_leak=stop)"
+    nonfinite = "too many consecutive updates were non-finite, again after a rollback"
     stopped = "a signal requested it"
     ended = "another rank ended the run"
-    rollback = "too many consecutive updates were not finite"
+    rollback = "too many consecutive updates were non-finite"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Reports:
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
         if missing := [name for name in self._unseen if name not in episode.info]:
-            text = "env.info=[%s]: the info of the first episode's last step has no such number"
+            text = "env.info=[%s]: not found among the numbers in info at the first episode's last step"
             _LOG.warning(text, ",".join(missing))
         self._unseen = []
         info = {f"info/{name}": number for name, number in episode.info.items()}

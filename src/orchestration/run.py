@@ -26,7 +26,7 @@ from .signals import Signals
 from .threads import use_threads
 
 _LOG = logging.getLogger(__name__)
-_RESTARTS = "no checkpoint yet: the run starts again with the same configuration"
+_RESTARTS = "no checkpoint yet: the run starts over with the same configuration"
 
 
 def join(config: TrainConfig, started: Ranks) -> AbstractContextManager[Ranks]:
@@ -144,7 +144,7 @@ def _try_compiler(config: TrainConfig, signals: Signals) -> None:
     _LOG.info("trying the compiler (10 s the first time)")
     if (reason := why_not_compiled(config.device.value)) and not signals.stop:
         config.compile = Compile.graph if config.device is Device.cuda else Compile.none
-        _LOG.warning("compile=inductor fails here, using compile=%s: %s", config.compile.value, reason)
+        _LOG.warning("compile=inductor is unavailable, using compile=%s: %s", config.compile.value, reason)
 
 
 def start_banner(

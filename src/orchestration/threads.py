@@ -121,14 +121,14 @@ def choose(seconds: dict[int, float]) -> tuple[int, str]:
     """Return the smallest of the fastest thread counts and the reason. `seconds` maps each count to its time.
 
     >>> choose({1: 1.0, 2: 0.98, 4: 3.0})
-    (1, 'as fast as 2 on this machine now')
+    (1, 'as fast as 2 in a benchmark at startup')
     """
     fastest = min(seconds.values())
     chosen = min(count for count, each in seconds.items() if each <= _NOISE * fastest)
     other = min((count for count in seconds if count != chosen), key=seconds.__getitem__)
     ratio = seconds[other] / seconds[chosen]
     faster = f"{ratio:.1f}x faster than" if ratio > _NOISE else "as fast as"
-    return chosen, f"{faster} {other} on this machine now"
+    return chosen, f"{faster} {other} in a benchmark at startup"
 
 
 class PaceWatch:

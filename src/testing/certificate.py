@@ -160,7 +160,7 @@ def _page(certificate: Certificate) -> str:
         "updates": f"{certificate.updates:,}",
         "fault": certificate.fault or "none",
         f"MB not accounted for (bound {certificate.bound_mb:g})": f"{certificate.unaccounted_mb:.1f}",
-        "of the time for the instruments": f"{certificate.instruments_fraction:.2%}",
+        "of the time in memory instruments": f"{certificate.instruments_fraction:.2%}",
     }
     rows = [[each.resource.name, *each.texts()] for each in certificate.judged]
     about = [[escape(name), escape(text)] for name, text in versions(certificate.device).items()]
@@ -170,9 +170,9 @@ def _page(certificate: Certificate) -> str:
         cards(facts),
         *(f"<p>{escape(line)}</p>" for line in certificate._ranks()),
         *(f"<pre>{escape(finding.text())}</pre>" for finding in certificate.findings),
-        table(["resource", "verdict", "at the end", "growth, with its 96.9 % interval"], rows),
+        table(["resource", "verdict", "last value", "growth (96.9 % interval)"], rows),
         *(image(_plot(each), each.resource.name) for each in certificate.judged),
-        f"<h2>How it was made</h2><pre>{escape(certificate.command)}</pre>",
+        f"<h2>Command</h2><pre>{escape(certificate.command)}</pre>",
         table(["part", "version"], about),
     ]
     return document("Memory certificate", body)

@@ -123,7 +123,7 @@ class ProcessGroup(Ranks):
         except RuntimeError as error:
             # Remove gloo's source location and advice.
             reason = re.sub(r"^\[\S+\] |\. .*", "", first_line(error))
-            raise RankLost(f"rank {self.index} of {self.size} lost another one: {reason}") from error
+            raise RankLost(f"rank {self.index} of {self.size} lost another rank: {reason}") from error
 
     def _wait_while_all_live(self, work: Work, store: Store) -> None:
         """Wait for a collective. Raise `RankLost` if a rank stops sending heartbeats."""

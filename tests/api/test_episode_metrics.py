@@ -191,7 +191,7 @@ def test_the_metrics_of_recorded_statistics(vectorization: str) -> None:
 def test_a_number_that_is_missing_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
     settings = [*GOAL, "env.info=[energy,enregy,name]", "training.learning_starts=1000"]
     run = reverie.train(overrides=settings, env="goals:Goal-v0", total_timesteps=40, run_dir="missing")
-    warned = "env.info=[enregy,name]: the info of the first episode's last step has no such number"
+    warned = "env.info=[enregy,name]: not found among the numbers in info at the first episode's last step"
     assert capfd.readouterr().err.count(warned) == 1
     assert all("info/energy" in line and "info/enregy" not in line for line in episodes_of(run.metrics()))
 

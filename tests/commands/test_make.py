@@ -95,7 +95,7 @@ def test_the_same_make_train_again_resumes_a_finished_run_and_one_without_a_chec
     run_dir = tmp_path / "run"
     settings = (*CARTPOLE[1:], "seed=3", "buffer=ram", "training.total_timesteps=60")
     start(run_dir, CARTPOLE[0], *settings)
-    for notice in ("resuming", "no checkpoint yet: the run starts again"):
+    for notice in ("resuming", "no checkpoint yet: the run starts over"):
         process = make_train(tmp_path, *settings, f"run_dir={run_dir}")
         shown = process.communicate()[0]
         assert process.returncode == 0, shown

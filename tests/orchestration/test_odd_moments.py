@@ -46,7 +46,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     (broken / "checkpoints" / "step_000000150.unfinished").mkdir(parents=True)
     resume(broken)
     assert identity(broken) == identity(unbroken)
-    assert "no checkpoint yet: the run starts again" in (broken / "train.log").read_text()
+    assert "no checkpoint yet: the run starts over" in (broken / "train.log").read_text()
     assert scalars_of(events_of(broken)) == series_of(metrics_of(broken))
     assert saved_steps(broken) == saved_steps(unbroken)
 
@@ -189,8 +189,7 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
         start(tmp_path / "run", *CATCH, *many, "training.checkpoint_interval=0")
     log = (tmp_path / "run" / "train.log").read_text()
     assert (
-        "4 updates in a row had a loss or gradient that is not finite (training.max_consecutive_nonfinite=4)"
-        in log
+        "4 updates in a row had a non-finite loss or gradient (training.max_consecutive_nonfinite=4)" in log
     )
 
 

@@ -133,7 +133,7 @@ def test_offline_learning_from_nothing_is_refused(
     assert text.startswith("training.offline=true trains only on the replay, which is empty.")
     write_episodes(Path("short"), Format.own, [episode(VECTOR, 3)], VECTOR)
     text = error_of(capsys, lambda: start(Path("run"), *OFFLINE, "buffer.prefill=short"))
-    assert "has 3 records without a window of training.sequence_length=6" in text
+    assert "has 3 records, but no window of training.sequence_length=6" in text
     assert text.endswith("or prefill more episodes.")
     one_by_one = (*OFFLINE, "buffer.prefill=short", "buffer.cross_episodes=false")
     assert error_of(capsys, lambda: start(Path("run"), *one_by_one)).endswith(

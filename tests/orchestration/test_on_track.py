@@ -210,7 +210,7 @@ def test_a_run_is_compared_with_published_curves_at_equal_frames_up_to_their_end
 
 def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
     small, large = reference_at(128), reference_at(1024)
-    assert "Usual causes: not visible in the settings." in usual_causes(configured(), small, tmp_path)
+    assert "Usual causes: none visible in the settings." in usual_causes(configured(), small, tmp_path)
     wrong = configured(
         "env.action_repeat=16",
         "world_model.objective=reconstruction",

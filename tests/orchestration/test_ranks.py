@@ -133,7 +133,7 @@ def test_a_run_of_two_ranks_continues_bit_for_bit_after_a_kill(
     other.send(signal.SIGKILL)
     ended = first.end()
     assert (ended.code, other.end().code) == (RANK_EXIT_CODE, -signal.SIGKILL)
-    assert "rank 0 of 2 lost another one" in ended.error
+    assert "rank 0 of 2 lost another rank" in ended.error
     # Overlap does not change any bit.
     settings = ("training.total_timesteps=200", "training.overlap=true")
     assert codes(ranks_of(server, 2, f"resume={folder}", *settings)) == [0, 0]
@@ -275,7 +275,7 @@ def test_ranks_without_a_checkpoint_begin_again(shared_run: Path, server: Server
     shutil.copytree(shared_run, folder, ignore=shutil.ignore_patterns("step_*"))
     ended = [process.end() for process in ranks_of(server, 2, f"resume={folder}")]
     assert [each.code for each in ended] == [0, 0], ended[0].error
-    assert "no checkpoint yet: the run starts again" in ended[0].error
+    assert "no checkpoint yet: the run starts over" in ended[0].error
     for part in ("", f"{RANKS}/001"):
         assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
 

@@ -68,7 +68,7 @@ def test_without_a_setting_a_new_run_measures_and_says_what_it_found(tmp_path: P
     [line] = [line for line in log_of(run_dir).splitlines() if "INFO threads" in line]
     chosen = saved_threads(run_dir)
     assert f"threads      {chosen} of {len(os.sched_getaffinity(0))} CPUs: " in line
-    assert "on this machine now" in line
+    assert "in a benchmark at startup" in line
 
 
 def test_new_networks_on_another_machine_choose_anew(tmp_path: Path) -> None:

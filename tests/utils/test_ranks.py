@@ -71,8 +71,8 @@ def test_one_bit_makes_tensors_unequal(found: FoundBySize, size: int) -> None:
 
 def test_a_rank_that_is_silent_is_lost_in_time_and_one_that_ended_at_once(found: FoundBySize) -> None:
     silent, [first, second] = found[2][0]["lost"], [rank["lost"] for rank in found[3][:2]]
-    assert silent.startswith("rank 0 of 2 lost another one: ") and "imed out" in silent
-    assert "rank 0 of 3 lost another one: " in first and "rank 1 of 3 lost another one: " in second
+    assert silent.startswith("rank 0 of 2 lost another rank: ") and "imed out" in silent
+    assert "rank 0 of 3 lost another rank: " in first and "rank 1 of 3 lost another rank: " in second
     assert "imed out" not in first + second
 
 

@@ -45,7 +45,7 @@ def require_windows(replay: EpisodeReplayBuffer) -> None:
     if not replay.can_sample:
         or_cross = "" if replay.config.cross_episodes else ", or set buffer.cross_episodes=true"
         raise UserError(
-            f"training.offline=true has {count_text(replay.total_steps, 'record')} without a window of "
+            f"training.offline=true has {count_text(replay.total_steps, 'record')}, but no window of "
             f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more "
             f"episodes{or_cross}."
         )

@@ -83,10 +83,10 @@ class NonFiniteGuard:
     def stop_sentence(self) -> str:
         """Return the reason for stopping."""
         return (
-            f"{count_text(self.in_a_row, 'update')} in a row had a loss or gradient that is not finite "
-            f"(training.max_consecutive_nonfinite={self.max_in_a_row}), and returning to a checkpoint "
+            f"{count_text(self.in_a_row, 'update')} in a row had a non-finite loss or gradient "
+            f"(training.max_consecutive_nonfinite={self.max_in_a_row}), and rolling back to a checkpoint "
             f"{'did not help' if self.has_rolled_back else 'is not possible'}. The names of these values and "
-            f"the batches are in {self.folder}."
+            f"the batches are saved in {self.folder}."
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
         f"env.action_repeat={skip}: the reference repeats each action 4 times": skip != 4,
         f"training.train_ratio={ratio:g}: fewer new games per update than in the reference, at most "
         f"{reference.train_ratio:g}": ratio > reference.train_ratio,
-        f"world_model.decoder_scale={model.decoder_scale:g}: encoding a ball of two pixels may cost more "
+        f"world_model.decoder_scale={model.decoder_scale:g}: encoding a two-pixel ball may cost more "
         "than it saves (preset: 200)": is_taught and not model.harmony and model.decoder_scale < 200,
         "world_model.losses.decoder=false: no loss makes the model encode the ball": is_taught
         and not model.losses["decoder"],
@@ -256,9 +256,9 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
         "for the actor)": rate > 3e-4,
     }
     found = [text for text, applies in causes.items() if applies]
-    shown = "; ".join(found) if found else "not visible in the settings"
+    shown = "; ".join(found) if found else "none visible in the settings"
     probe = f"python -m benchmarks.pong_probe run={os.path.relpath(run_dir)}"
     return (
-        f"behind the worst run of the reference. Usual causes: {shown}. To check whether the model encodes "
+        f"behind the worst reference run. Usual causes: {shown}. To check whether the model encodes "
         f"the ball, run {probe} in a checkout"
     )
