@@ -98,7 +98,9 @@ def test_the_graph_of_an_undetached_state_grows_by_the_same_at_each_step_and_is_
     again = growth_of(lambda: act(rssm, 1), {"rssm": rssm}, before=7, after=3)
     assert growth.pinned and growth.nodes_per_step > 50 and growth.bytes_per_step > 4_000
     assert (again.nodes_per_step, again.bytes_per_step) == (growth.nodes_per_step, growth.bytes_per_step)
-    assert growth.text().startswith("+") and "bytes of tensors a step; the oldest node stays" in growth.text()
+    assert (
+        growth.text().startswith("+") and "bytes of tensors per step; the oldest node stays" in growth.text()
+    )
 
 
 def test_a_half_detached_state_is_named_and_holds_less() -> None:
@@ -152,7 +154,7 @@ def test_stored_losses_are_a_skeleton_after_backward_and_whole_before() -> None:
         skeleton.text(),
     )
     now = replace(skeleton, nodes=skeleton.nodes + 40)
-    assert now.growth_since(skeleton, 10).text() == "+4.0 nodes a step; the oldest node stays"
+    assert now.growth_since(skeleton, 10).text() == "+4.0 nodes per step; the oldest node stays"
     for _ in range(10):
         step(backward=False)
     report = find_graph_holders(roots)
@@ -269,7 +271,7 @@ def test_a_window_of_truncated_backpropagation_moves_and_is_bounded() -> None:
 
     growth = growth_of(step, {"rssm": rssm}, before=20, after=16)
     assert not growth.pinned and growth.nodes_per_step == 0 and growth.bytes_per_step == 0
-    assert growth.text() == "+0.0 nodes a step; the oldest nodes are released"
+    assert growth.text() == "+0.0 nodes per step; the oldest nodes are released"
 
 
 def test_a_bounded_queue_of_losses_moves_and_is_bounded() -> None:

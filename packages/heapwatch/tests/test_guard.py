@@ -50,7 +50,7 @@ def keep(nbytes: int) -> Callable[[], None]:
 def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(guard: MemoryGuard) -> None:
     found = follow(guard, range(80), keep(200 * KB))
     assert [each.verdict for each in found] == [TrendClass.growing] and not guard.has_leak
-    assert f"module {__name__}.KEPT[*] holds" in found[0].sources[0] and "left in" in found[0].text()
+    assert f"module {__name__}.KEPT[*] holds" in found[0].sources[0] and "runs out" in found[0].text()
     assert f"{__name__}.KEPT (list, " in found[0].text()
     assert "not yet a leak" in found[0].text()
     found = follow(guard, range(80, 420), keep(200 * KB))
@@ -62,7 +62,7 @@ def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(g
 def test_growth_that_takes_a_twentieth_of_what_is_left_is_a_leak_at_once(guard: MemoryGuard) -> None:
     found = follow(guard, range(60), keep(memory_available_bytes() // 200))
     assert [each.verdict for each in found] == [TrendClass.leak] and guard.has_leak
-    assert "nothing is left in" in found[0].text()
+    assert "memory runs out in" in found[0].text()
 
 
 def test_a_cache_that_is_full_is_no_suspect_any_more(guard: MemoryGuard) -> None:
@@ -103,4 +103,4 @@ def test_a_component_that_fills_a_container_with_a_capacity_is_no_leak() -> None
         guard.sample(step, guard.counters(), {}, {"replay": Component((replay,))})
     [found] = [each for each in guard.findings if each.resource == "the component replay"]
     assert found.verdict is TrendClass.filling
-    assert "100,000 (maxlen)" in found.text() and "left in" not in found.text()
+    assert "100,000 (maxlen)" in found.text() and "runs out" not in found.text()

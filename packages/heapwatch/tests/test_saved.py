@@ -61,7 +61,7 @@ def test_a_report_of_another_version_is_refused(
             shown(monkeypatch, capsys, *asked)
         error = capsys.readouterr().err
         assert ended.value.code == 2 and error.count("\n") == 1
-        assert "it has version 9, but this heapwatch reads version 1). Give the folder" in error
+        assert "it has version 9, but this heapwatch reads version 1). Pass a folder" in error
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"verdict": "leak"}'])
@@ -76,4 +76,4 @@ def test_a_folder_without_a_report_is_refused(
     assert ended.value.code == 2 and "has no readable watch.json" in error and error.count("\n") == 1
     with pytest.raises(SystemExit):
         shown(monkeypatch, capsys, "report", tmp_path / "missing")
-    assert "missing is not a folder. Give the folder of a watch" in capsys.readouterr().err
+    assert "missing is not a folder. Pass the folder of a watch" in capsys.readouterr().err

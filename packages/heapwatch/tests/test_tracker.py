@@ -225,18 +225,18 @@ def test_missing_components_are_reported_once_and_registered_ones_always() -> No
 def test_a_name_that_is_taken_is_refused() -> None:
     tracker = tracker_of()
     tracker.sample(0, {"replay": Component()}, {})
-    with pytest.raises(UsageError, match=r"`replay` exists already\. .* such as `my/replay`"):
+    with pytest.raises(UsageError, match=r"`replay` already exists\. .* such as `my/replay`"):
         tracker.register("replay", "agent")
     tracker.register("mine", "agent")
-    with pytest.raises(UsageError, match="`mine` exists already"):
+    with pytest.raises(UsageError, match="`mine` already exists"):
         tracker.register("mine", "agent")
-    with pytest.raises(UsageError, match="`mine` has the name of one of the run's own"):
+    with pytest.raises(UsageError, match="`mine` has the name of a component of the run"):
         tracker.sample(1000, {"mine": Component()}, {})
 
 
 @pytest.mark.parametrize("name", ["", "/replay", "replay/", "a//b"])
 def test_an_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="named by words"):
+    with pytest.raises(UsageError, match="must be words"):
         tracker_of().register(name, "agent")
 
 

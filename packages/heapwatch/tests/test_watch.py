@@ -39,7 +39,7 @@ def test_what_is_held_for_ever_is_a_leak_and_has_a_name(caplog: pytest.LogCaptur
     details = r"\(list, \d+ arrays, test_watch\.py:35 and test_watch\.py:\d+\)"
     growth = r"grows: [\d.]+ MB, \+200\.0 kB per step\."
     assert re.search(rf"\n  {__name__}\.HELD\['history'\] {details} {growth}", finding.text())
-    assert re.search(r"nothing is left in [\d,.]+ h\b", finding.text())
+    assert re.search(r"memory runs out in [\d,.]+ h\b", finding.text())
     assert "per 1,000 steps" in finding.text()
     # The first and the final report are the same.
     assert caplog.messages == [finding.text()]
@@ -305,7 +305,7 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
     HELD["buffer"] = [np.zeros(100)]
     track("buffer", lambda: HELD["buffer"])
     with Watch() as watch:
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match="already exists"):
             track("buffer", list)
         watch.sample(0)
         tags = watch.metrics(per="epoch")
@@ -333,7 +333,7 @@ def test_a_number_out_of_its_range_is_refused_at_once(wrong: dict[str, Any]) -> 
 
 def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() -> None:
     track("buffer", list)
-    for name, sentence in (("buffer", "exists already"), ("a//b", "named by words")):
+    for name, sentence in (("buffer", "already exists"), ("a//b", "must be words")):
         with pytest.raises(UsageError, match=sentence):
             track(name, dict)
     with pytest.raises(
@@ -342,7 +342,7 @@ def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() 
         track("list", [])  # pyright: ignore[reportArgumentType]
     watch = Watch()
     watch.track("buffer", dict)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         watch.__enter__()
     with Watch() as watch:
         track("other", list)

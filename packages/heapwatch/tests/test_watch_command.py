@@ -264,14 +264,14 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "No program is given"),
-        (("no.py",), "There is no script no.py"),
-        (("-m", "no.module"), "-m no.module finds no module to run"),
+        ((), "No program given"),
+        (("no.py",), "The script no.py does not exist"),
+        (("-m", "no.module"), "-m no.module is not a runnable module"),
         # This package has no __main__.
-        (("-m", "email"), "-m email finds no module to run"),
+        (("-m", "email"), "-m email is not a runnable module"),
         # This module has no Python code.
-        (("-m", "sys"), "-m sys finds no module to run"),
-        (("-m", "this.py"), "-m this.py finds no module to run"),
+        (("-m", "sys"), "-m sys is not a runnable module"),
+        (("-m", "this.py"), "-m this.py is not a runnable module"),
         (("--at", "x:y", __file__), "--at=x:y is not a function (there is no module x)"),
         (("--at", "this", __file__), "--at=this is not a function"),
         (("--at", "this.py:c", __file__), "--at=this.py:c is not a function (there is no module this.py)"),
@@ -279,8 +279,8 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
         (("--at", "math:pi", __file__), "--at=math:pi is not a function (it is of type float)"),
         (("--at", "fractions:Fraction", __file__), "is not a function (it is of type ABCMeta)"),
         (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
-        (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
-        (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
+        (("--share", "2", __file__), "--share must be > 0 and at most 1, got 2.0"),
+        (("--seconds", "0", __file__), "--seconds must be > 0, got 0.0"),
     ],
 )
 def test_wrong_use_is_one_sentence(

@@ -61,7 +61,7 @@ def no_growth(
             "@no_growth(steps=50) above the function, or call no_growth(steps=50)(function)()."
         )
     if not isinstance(steps, int) or steps < MIN_SAMPLES:
-        raise UsageError(f"steps={steps} is too few for a verdict. Use {MIN_SAMPLES} or more.")
+        raise UsageError(f"steps must be at least {MIN_SAMPLES} for a verdict, got {steps}.")
 
     def decorator(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
@@ -83,8 +83,8 @@ def no_growth(
                 if ELSEWHERE not in found.lines:
                     break
             name = getattr(function, "__name__", "the function")
-            growth = f"{rise / (steps - 1):+,.0f} bytes a call"
-            what = f"{name} leaves {growth} in memory ({device}), {steps:,} calls"
+            growth = f"{rise / (steps - 1):+,.0f} bytes per call"
+            what = f"{name} leaves {growth} in memory ({device}), over {steps:,} calls"
             raise MemoryGrows("\n  ".join([what, *found.shown]))
 
         return repeated
@@ -129,7 +129,7 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
     spent.mb = rise / _MB
     if spent.mb > mb:
         found = [line for line in growth_sources({}, before, 1, rise, device).shown if line != ELSEWHERE]
-        what = f"the block leaves {spent.mb:,.2f} MB in memory, {mb:g} are allowed"
+        what = f"the block leaves {spent.mb:,.2f} MB in memory, over the allowed {mb:g} MB"
         raise MemoryGrows("\n  ".join([what, *found]))
 
 

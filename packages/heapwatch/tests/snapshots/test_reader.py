@@ -153,7 +153,7 @@ def test_lists_may_nest_deeper_than_the_stack(tmp_path: Path) -> None:
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
     path = saved(tmp_path, b"")
     os.truncate(path, reader.MAX_FILE_BYTES + 1)
-    with pytest.raises(UsageError, match=r"at most 134,217,728 are read\. Record it without a history"):
+    with pytest.raises(UsageError, match=r"limit of 134,217,728\. Record the snapshot without a history"):
         load(path)
 
 

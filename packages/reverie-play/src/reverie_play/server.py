@@ -206,7 +206,7 @@ def _require_own_page(request: web.Request) -> None:
     sender = request.headers.get("Origin") or request.headers.get("Referer", "")
     is_own = sender.split("/")[2:3] == [request.host]
     if not is_own and (sender or request.headers.get("Sec-Fetch-Site") != "same-origin"):
-        raise web.HTTPForbidden(text="Only the page at this address may play.")
+        raise web.HTTPForbidden(text="Only the page at this address can send requests.")
 
 
 def _is_in(number: int, low: int, high: int) -> bool:

@@ -259,7 +259,7 @@ class WatchedCounter:
 def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]:
     """Return the counters that must not grow. `threshold_mb` is in MB of 1e6 bytes."""
     threshold = threshold_mb * _MB
-    kept = "pages that the C allocator keeps of what was freed"
+    kept = "freed pages that the C allocator keeps"
     found = _held_and_kept(
         "cpu", threshold, "host memory in use", "in_use_mb", "resident private memory", "rss_anon_mb", kept
     )
@@ -272,7 +272,7 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
         scale, what = _MB if unit == "MB" else 1, f"{name}: {source}"
         found.append(WatchedCounter(name, f"debug/cpu/{tag}", tolerance, unit, scale, source=what))
     if on_cuda:
-        kept = "segments that PyTorch's allocator keeps of what was freed"
+        kept = "freed segments that PyTorch's allocator keeps"
         found += _held_and_kept(
             "cuda", threshold, "GPU memory in use", "alloc_mb", "GPU memory reserved", "reserved_mb", kept
         )

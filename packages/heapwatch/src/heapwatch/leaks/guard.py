@@ -46,7 +46,7 @@ _Lines = tuple[str, ...]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 _NO_SOURCES = GrowthSources(())
-_TOUCHED = "memory that was asked for before is used for the first time: at most {:,.0f} MB more"
+_TOUCHED = "memory that was allocated earlier is used for the first time: at most {:,.0f} MB more"
 
 
 class MemoryGuard:
@@ -430,7 +430,7 @@ class MemoryGuard:
         if counter.unit == "MB" and verdict is not TrendClass.filling:
             seconds = (time.monotonic() - self._began) / max(1, self._step - self._began_at)
             hours = hours_to_limit(test, seconds, headroom_bytes(counter.on_gpu))
-            rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
+            rate += "" if hours is None else f"; at this rate, memory runs out in {hours:,.1f} h"
         self._report(Finding(self._step, what, verdict, found.lines, rate, found.messages))
 
     def _report(self, finding: Finding) -> None:

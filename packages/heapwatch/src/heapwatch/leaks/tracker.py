@@ -86,7 +86,7 @@ class MemoryTracker:
         """
         taken = min(components.keys() & self._paths, default=None)
         if taken is not None:
-            what = f"The registered memory component `{taken}` has the name of one of the run's own."
+            what = f"The registered memory component `{taken}` has the name of a component of the run."
             raise UsageError(f"{what} {_OTHER_NAME.format(taken)}")
         there = {}
         for name, path in self._paths.items():
@@ -159,9 +159,9 @@ class MemoryTracker:
 def require_free_name(name: str, taken: Container[str]) -> None:
     """Raise a `UsageError` if a component name is invalid or already used."""
     if not name or name != name.strip("/") or "//" in name:
-        raise UsageError(f"A memory component is named by words with `/` between them, got {name!r}.")
+        raise UsageError(f"A memory component's name must be words separated by `/`, got {name!r}.")
     if name in taken or name == _TOTAL:
-        raise UsageError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
+        raise UsageError(f"The memory component `{name}` already exists. {_OTHER_NAME.format(name)}")
 
 
 def _beyond_plan(census: Census, components: _Components) -> tuple[dict[str, int], int]:
@@ -199,7 +199,7 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int) -> Compon
 
 def _notes(census: Census) -> list[str]:
     """Return a note for each reason why the sizes of a census are inexact."""
-    notes = [] if census.is_complete else ["Too many objects to visit them all: these sizes are too low."]
+    notes = [] if census.is_complete else ["Not all objects were visited, so these sizes are too low."]
     if census.sampled:
         shown = ", ".join(census.sampled[:_MOST_SAMPLED_SHOWN])
         more = len(census.sampled) - _MOST_SAMPLED_SHOWN

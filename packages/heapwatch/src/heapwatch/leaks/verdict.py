@@ -93,7 +93,7 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
     """
     values = np.asarray(series, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise ValueError("A series of sizes must be finite. Leave out the values that could not be read.")
+        raise ValueError("A series of sizes must be finite. Omit values that could not be read.")
     if len(values) < MIN_SAMPLES:
         return TrendTest(TrendClass.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
     judged = values[int(len(values) * _DISCARDED) :]

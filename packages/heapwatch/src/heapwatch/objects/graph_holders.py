@@ -70,7 +70,7 @@ class GraphHolder:
 
     def _size_text(self) -> str:
         if not _can_read_saved():
-            return "whose bytes this version of PyTorch does not tell"
+            return "whose size this version of PyTorch does not report"
         if self.freed:
             return "whose tensors backward has freed"
         return f"which keep {self.nbytes / _BYTES_PER_MB:.1f} MB of tensors"
@@ -89,7 +89,7 @@ class GraphGrowth:
         """Return the change as text."""
         tensors = f" and {self.bytes_per_step:+,.0f} bytes of tensors" if round(self.bytes_per_step) else ""
         end = "the oldest node stays" if self.pinned else "the oldest nodes are released"
-        return f"{self.nodes_per_step:+,.1f} nodes{tensors} a step; {end}"
+        return f"{self.nodes_per_step:+,.1f} nodes{tensors} per step; {end}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from .graph_holders import GraphReport
 
 NATIVE = "no Python object holds it: native memory of a library or an extension"
 TOO_SMALL = "too small to name yet"
-ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Python heap is searched next"
+ELSEWHERE = "not held by the run or by user modules; the whole Python heap is searched next"
 
 _TOP = 3
 # Smaller growth is noise in any run.

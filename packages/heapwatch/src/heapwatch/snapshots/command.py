@@ -178,7 +178,7 @@ def _sentence(growth: series.Growth) -> str:
         sentence += f" {share:.0%} of the growth comes from {series.site_label(growth.sites[0].stack)}."
     if growth.verdict is TrendClass.retention:
         rise = growth.reserved.rise_bytes / _MB
-        sentence += f" What is reserved for it rises by {rise:,.1f} MB: fragmentation, not a leak."
+        sentence += f" Reserved memory rises by {rise:,.1f} MB: fragmentation, not a leak."
     return sentence
 
 
@@ -192,7 +192,7 @@ def _print(document: Mapping[str, Any]) -> None:
     if comparison := document["compare"]:
         title = f"Comparison, {comparison['after']} against {comparison['before']}"
         _print_sites(title, _CHANGED, comparison, "call_sites")
-    _print_sites(f"What is held, step {last:,}", _HELD, document, "holders")
+    _print_sites(f"Memory in use by call-site, step {last:,}", _HELD, document, "holders")
     for joined in document["correlations"]:
         r = "not defined" if joined["pearson_r"] is None else f"{joined['pearson_r']:.4f}"
         differs = f"largest difference {joined['largest_difference_gb']:.3f} GB"

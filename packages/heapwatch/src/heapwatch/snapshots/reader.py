@@ -121,7 +121,7 @@ def load(path: Path) -> object:
     try:
         data = _read_regular(path)
     except OSError as error:
-        repair = " Record it without a history." if error.errno == errno.EFBIG else ""
+        repair = " Record the snapshot without a history." if error.errno == errno.EFBIG else ""
         raise UsageError(f"{path} cannot be read: {error.strerror}.{repair}") from error
     try:
         with _bounded():
@@ -151,7 +151,7 @@ def _read_regular(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         if status.st_size > MAX_FILE_BYTES:
-            reason = f"it has {status.st_size:,} bytes, and at most {MAX_FILE_BYTES:,} are read"
+            reason = f"it has {status.st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}"
             raise OSError(errno.EFBIG, reason, str(path))
         return file.read(status.st_size)
 

@@ -40,11 +40,11 @@ class _Program:
         self.name = name.rpartition(".")[2] if is_module else Path(name).stem
         self._name, self._is_module = name, is_module
         if not is_module and not Path(name).is_file():
-            raise UsageError(f"There is no script {name}. Give a file, or a module with -m.")
+            raise UsageError(f"The script {name} does not exist. Pass a file, or a module with -m.")
         sys.argv = [name, *arguments]
         sys.path[0] = os.getcwd() if is_module else str(Path(name).resolve().parent)
         if is_module and _is_missing(name):
-            raise UsageError(f"-m {name} finds no module to run. Give one that python -m runs, or a script.")
+            raise UsageError(f"-m {name} is not a runnable module. Pass a runnable module or a script.")
 
     def run(self) -> None:
         """Run the program as `python` would."""
@@ -85,9 +85,9 @@ def options() -> argparse.ArgumentParser:
     add("--at", metavar="MODULE:FUNCTION", help="count calls of this function, not optimizer steps")
     add("--trace", action="store_true", help="after a leak, list the lines that allocate (slower)")
     add("--verbose", action="store_true", help="add the path from a root to each holder")
-    add("--seconds", type=float, default=LEAST_SECONDS, help="minimum time between two samples")
-    add("--share", type=float, default=0.01, help="maximum share of the time for samples")
-    add("--threshold-mb", type=float, default=1.0, help="growth that still counts as flat")
+    add("--seconds", type=float, default=LEAST_SECONDS, help="minimum seconds between two samples")
+    add("--share", type=float, default=0.01, help="maximum fraction of the time spent on samples")
+    add("--threshold-mb", type=float, default=1.0, help="growth in MB that still counts as flat")
     add("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments")
     return parser
@@ -106,12 +106,12 @@ def main() -> None:
         if not is_module and named[:1] == ["--"]:
             del named[0]
         if not named:
-            raise UsageError("No program is given. Add a script and its arguments, or -m and a module.")
+            raise UsageError("No program given. Pass a script and its arguments, or a module with -m.")
         for name, value in (("--seconds", asked.seconds), ("--threshold-mb", asked.threshold_mb)):
             if not value > 0:
-                raise UsageError(f"{name} must be over 0, got {value}.")
+                raise UsageError(f"{name} must be > 0, got {value}.")
         if not 0 < asked.share <= 1:
-            raise UsageError(f"--share must be over 0 and at most 1, got {asked.share}.")
+            raise UsageError(f"--share must be > 0 and at most 1, got {asked.share}.")
         program = _Program(named[0], named[1:], is_module)
         # The path is absolute, because the program may change its working directory.
         folder = Path(asked.report or f"watch_{program.name}").absolute()
@@ -137,7 +137,7 @@ def main() -> None:
 def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespace) -> None:
     """Run the program to its end, however it ends, and print the report."""
     process = os.getpid()
-    _say(f"watching {program.name}; the report is kept in {folder}")
+    _say(f"watching {program.name}; the report is written to {folder}")
     error = shown = None
     try:
         with watch:

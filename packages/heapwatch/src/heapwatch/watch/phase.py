@@ -57,7 +57,7 @@ class _Calls:
     def __init__(self, place: str, tell: Callable[[], None]) -> None:
         module_name, _, path = place.partition(":")
         *owners, self._name = path.split(".")
-        repair = "Give one as package.module:function, in a module that the program imports."
+        repair = "Write it as package.module:function, in a module that the program imports."
         if not all([*module_name.split("."), *owners, self._name]):
             raise UsageError(f"at={place} is not a function. {repair}")
         try:

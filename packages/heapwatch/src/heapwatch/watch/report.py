@@ -22,11 +22,11 @@ _RELEASED, _REGROWN = 0.1, 1.5
 _SHOWN = ("memory/", *(each.tag for each in watched_counters(0.0, on_cuda=True)))
 _WORDS = {
     "leak": "Memory leaks.",
-    "filling": "Memory grows until something with a capacity is full.",
+    "filling": "Memory is filling up to a known limit.",
     "flat": "Memory is flat.",
     "undecided": "No verdict yet. Run the program for longer, sample more often, or count calls (--at).",
 }
-_LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
+_LOADING = "  growth may be loading: to judge it, count calls of a function with --at package.module:function"
 VERSION = 1
 """Version of the format of `watch.json`."""
 SAVED = "command started unit steps samples seconds own_seconds searches search_seconds longest_pause".split()

@@ -29,7 +29,7 @@ def read_report(folder: Path) -> WatchReport:
         UsageError: If the folder has no report that this version can read.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder. Give the folder of a watch, such as watch_train.")
+        raise UsageError(f"{folder} is not a folder. Pass the folder of a watch, such as watch_train.")
     try:
         saved = json.loads((folder / WATCH_JSON).read_text())
         if saved["version"] != VERSION:
@@ -46,7 +46,7 @@ def read_report(folder: Path) -> WatchReport:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder} has no readable {WATCH_JSON} ({type(error).__name__}: {error})"
-        repair = "Give the folder of a watch with this version of heapwatch, such as watch_train."
+        repair = "Pass a folder written by this version of heapwatch, such as watch_train."
         raise UsageError(f"{what}. {repair}") from error
 
 

@@ -94,7 +94,7 @@ class Watch:
     ) -> None:
         for name, value in (("seconds", seconds), ("share", share), ("threshold_mb", threshold_mb)):
             if not isinstance(value, int | float) or not value >= 0 or (not value and name != "seconds"):
-                least = "at least" if name == "seconds" else "over"
+                least = ">=" if name == "seconds" else ">"
                 raise UsageError(f"{name} must be a number {least} 0, got {value!r}.")
         self._roots = dict(roots or {})
         self._folder = None if folder is None else Path(folder)
