@@ -66,7 +66,7 @@ def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
 def main() -> int:
     """Return the exit code for make."""
     parser = FlagParser(description="Run a script from a make recipe, without an error after Ctrl-C.")
-    parser.add_argument("--resume", action="store_true", help="continue the run of the same arguments")
+    parser.add_argument("--resume", action="store_true", help="resume the run with the same arguments")
     parser.add_argument("script", help="a Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     with exit_on_user_error():

@@ -113,8 +113,8 @@ class PlotConfig:
     """Horizontal axis of the curves. wall means hours, computed from the logged speed."""
 
     metric: str = RETURN
-    """A tag, or parts of one in order (loss/image). return prefers evaluations to episodes, and list prints
-    all tags."""
+    """A tag, or parts of a tag in order (loss/image). return means evaluations if all runs have them,
+    otherwise episodes. list prints all tags."""
 
     draw: Draw = Draw.curves
     """Content of figures and data. profile is the share of seeds above each final score. A page has both."""

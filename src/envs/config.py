@@ -96,7 +96,7 @@ class EnvConfig:
     """Run Gymnasium environments in this process (sync, best for fast steps), or each in its own (async)."""
 
     time_limit: int | None = None
-    """Frames after which a Gymnasium episode is truncated. Null keeps the limit of the registered id."""
+    """Frames after which a Gymnasium episode is truncated. `null` keeps the limit of the registered id."""
 
     worker_timeout: float = 60.0
     """Timeout of `vectorization=async` processes in seconds, or 0 for none. `sync` cannot detect hangs."""

@@ -26,7 +26,7 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
     if episodes.action and episodes.action != spec.action:
         found, needed = episodes.action.text, spec.action.text
         repair = "Choose episodes of this environment."
-        raise UserError(f"{key} has actions ({found}) unlike the environment's ({needed}). {repair}")
+        raise UserError(f"{key} has actions ({found}), but the environment has ({needed}). {repair}")
     count, fitting, total = 0, 0, 0
     for episode in episodes.read(spec.action):
         parts = episode.observation.items()
@@ -50,7 +50,7 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
         budget = f"buffer.memory_budget_gib={spec.config.memory_budget_gib:g}"
         raise UserError(
             f"{key} has {count_text(total, 'record')}, "
-            f"but {budget} fits only {replay.total_steps:,} of them compressed. "
+            f"but only {replay.total_steps:,} of them fit in {budget}, even compressed. "
             "Raise buffer.memory_budget_gib, or choose fewer episodes."
         )
 

@@ -149,7 +149,7 @@ def test_stored_losses_are_a_skeleton_after_backward_and_whole_before() -> None:
     assert skeleton.freed and skeleton.nbytes == 0 and skeleton.num_paths == 10
     assert skeleton.pattern == "store.losses[*]['loss']" and skeleton.paths[9] == "store.losses[9]['loss']"
     assert re.search(
-        r"^store\.losses\[0\]\['loss'\] -> \d+ autograd nodes, whose tensors backward has freed; "
+        r"^store\.losses\[0\]\['loss'\] -> \d+ autograd nodes, with tensors freed by backward; "
         r"they use net\.\S+ 10 times; also held by \S+losses\[1\]\['loss'\], .* and 5 more$",
         skeleton.text(),
     )

@@ -161,12 +161,12 @@ def test_offline_learning_from_nothing_is_refused(
         (
             EpisodeSpec(VECTOR.observation, ActionSpec(3, True)),
             (),
-            "has actions (one of 3) unlike the environment's (one of 2). Choose episodes",
+            "has actions (one of 3), but the environment has (one of 2). Choose episodes",
         ),
         (
             EpisodeSpec(VECTOR.observation, ActionSpec(2, False)),
             (),
-            "has actions (2 numbers in [-1, 1]) unlike",
+            "has actions (2 numbers in [-1, 1]), but the environment has",
         ),
         (
             VECTOR,
@@ -199,7 +199,7 @@ def test_a_prefill_beyond_what_a_compressed_budget_holds_is_refused(
         start(Path("run"), *CARTPOLE, "buffer.prefill=e", *small)
     *_, warning, message = capsys.readouterr().err.splitlines()
     assert failure.value.code == 2 and "buffer.memory_budget_gib" in warning
-    assert "buffer.prefill=e has 20,000 records, but buffer.memory_budget_gib=0.0014 fits only" in message
+    assert "of them fit in buffer.memory_budget_gib=0.0014, even compressed. Raise" in message
     assert not Path("run").exists()
 
 

@@ -191,7 +191,7 @@ def test_a_path_that_leads_nowhere_names_its_first_missing_part() -> None:
     roots = {"w": SimpleNamespace(rssm=SimpleNamespace(_state=None))}
     with pytest.raises(KeyError, match=r"`w\.rssm` has no `\.state\.deter`"):
         resolve(roots, "w.rssm.state.deter")
-    with pytest.raises(KeyError, match=r"No root begins the path `x\.rssm`; roots: w"):
+    with pytest.raises(KeyError, match=r"The path `x\.rssm` must begin with a root: w"):
         resolve(roots, "x.rssm")
 
 

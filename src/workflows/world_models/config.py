@@ -139,7 +139,7 @@ class ControllerConfig:
     """Imagined steps per replayed state: at most 1000, because a run's memory plan simulates all of them."""
 
     imagine_last: int = 0
-    """Number of last states per window to use for imagination and the critic's replay loss. 0 uses all."""
+    """Number of final states of each window for imagination and the critic's replay loss. 0 uses all."""
 
     discount_horizon: float = 333.0
     """Effective horizon of the discount, in steps: gamma = 1 - 1 / discount_horizon."""

@@ -207,7 +207,7 @@ def test_a_snapshot_outside_the_folder_can_be_compared(
     folder = series(tmp_path / "run", steps=range(1_000, 2_000, 1_000))
     other = writer.write(tmp_path, 7, writer.incident(9_000, scale=QUICK))
     _, printed, _ = run(capsys, "--snapshots-dir", folder, "--compare", 1_000, other)
-    assert f"{other} against {folder / 'snapshot_step_1000.pickle'}" in printed
+    assert f"Growth from {folder / 'snapshot_step_1000.pickle'} to {other}" in printed
     assert "rssm.py:142 observe" in printed
 
 

@@ -70,9 +70,9 @@ class GraphHolder:
 
     def _size_text(self) -> str:
         if not _can_read_saved():
-            return "whose size this version of PyTorch does not report"
+            return "of a size that this version of PyTorch does not report"
         if self.freed:
-            return "whose tensors backward has freed"
+            return "with tensors freed by backward"
         return f"which keep {self.nbytes / _BYTES_PER_MB:.1f} MB of tensors"
 
 

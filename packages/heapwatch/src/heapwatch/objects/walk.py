@@ -119,7 +119,7 @@ def resolve(roots: Mapping[str, Any], path: str) -> Any:
     """
     name = max((root for root in roots if _begins(path, root)), key=len, default=None)
     if name is None:
-        raise KeyError(f"No root begins the path `{path}`; roots: {', '.join(roots)}.")
+        raise KeyError(f"The path `{path}` must begin with a root: {', '.join(roots)}.")
     done, value, children = name, roots[name], Children()
     while done != path:
         rest = path[len(done) :]

@@ -187,10 +187,10 @@ def _print(document: Mapping[str, Any]) -> None:
     _print_table(COLUMNS, document["snapshots"])
     first, last = (document["snapshots"][place]["step"] for place in (0, -1))
     if first != last:
-        title = f"Growth by call-site, step {last:,} against step {first:,}"
+        title = f"Growth by call-site from step {first:,} to step {last:,}"
         _print_sites(title, _CHANGED, document, "call_sites")
     if comparison := document["compare"]:
-        title = f"Comparison, {comparison['after']} against {comparison['before']}"
+        title = f"Growth from {comparison['before']} to {comparison['after']}"
         _print_sites(title, _CHANGED, comparison, "call_sites")
     _print_sites(f"Memory in use by call-site, step {last:,}", _HELD, document, "holders")
     for joined in document["correlations"]:

@@ -19,12 +19,12 @@ from .watch import LEAST_SECONDS, Watch
 
 LEAK_EXIT_CODE = 1
 _DESCRIPTION = """\
-Run a program and judge its memory: flat, filling, leak, or undecided. The script gets all later arguments.
+Run a program and judge its memory: flat, filling, leak, or undecided. All later arguments go to the script.
 
   heapwatch train.py --epochs 3
   heapwatch --fail-on-leak -m package.train --epochs 3
   torchrun --no-python --nproc-per-node 2 heapwatch train.py
-  heapwatch report watch_train          print the report, also while the program runs
+  heapwatch report watch_train          print the report, even while the program runs
   heapwatch diff watch_before watch_after
 """
 

@@ -366,7 +366,7 @@ def _require_component(name: str, component: object, taken: Container[str]) -> N
     require_free_name(name, taken)
     if not callable(component):
         what = f"track({name!r}) needs a function that returns the object"
-        raise UsageError(f"{what}, but got a {type(component).__name__}. Pass lambda: it instead.")
+        raise UsageError(f"{what}, but got a {type(component).__name__}. Wrap it: lambda: <object>.")
 
 
 _ACTIVE: list[Watch] = []
