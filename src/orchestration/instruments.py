@@ -156,8 +156,8 @@ def _log(run: Run) -> None:
     is_short = not run.config.buffer.cross_episodes and not run.parts.replay.can_sample
     if is_short and run.step >= training.first_update:
         _LOG.warning(
-            "step %s: no updates, because buffer.cross_episodes=false needs a stored episode of at least "
-            "training.sequence_length=%d steps. Lower training.sequence_length or omit buffer.cross_episodes",
+            "step %s: no updates, because buffer.cross_episodes=false needs a stored episode of "
+            "training.sequence_length=%d or more records. Lower this length, or omit buffer.cross_episodes",
             f"{run.step:,}",
             training.sequence_length,
         )

@@ -141,7 +141,7 @@ def test_offline_learning_from_nothing_is_refused(
     )
     longest = ("training.sequence_length=502", "training.learning_starts=600", "buffer.cross_episodes=false")
     text = error_of(capsys, lambda: start(Path("run"), *CARTPOLE, *longest))
-    assert "the longest one here has 501. Set training.sequence_length=501 or less" in text
+    assert "the longest here has 501 records. Set training.sequence_length=501 or less" in text
     assert not Path("run").exists()
 
 

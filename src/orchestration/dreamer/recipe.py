@@ -154,7 +154,7 @@ class DreamerRecipe:
         if not config.buffer.cross_episodes and longest is not None and longest + 1 < length:
             raise UserError(
                 f"buffer.cross_episodes=false draws windows of training.sequence_length={length} from single "
-                f"episodes, but the longest one here has {longest + 1}. Set training.sequence_length="
+                f"episodes, but the longest here has {longest + 1} records. Set training.sequence_length="
                 f"{longest + 1} or less, or omit buffer.cross_episodes."
             )
         check_share(config, self.ranks.size)
