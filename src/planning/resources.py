@@ -125,10 +125,11 @@ def show(plan: MemoryPlan, console: Console) -> None:
 
 def verdict_text(plan: MemoryPlan) -> str:
     """Return a sentence on whether a plan fits, with the amount of each resource and any limits exceeded."""
-    needs = [
-        f"{each.name} {need_text(each)}{'' if each.fits else f', over {limit_text(each)}'}"
-        for each in plan.resources
-    ]
+    needs = []
+    for each in plan.resources:
+        remark = " (limit unknown)" if each.limit_bytes is None else ""
+        remark += "" if each.fits else f", over {limit_text(each)}"
+        needs.append(f"{each.name} {need_text(each)}{remark}")
     return f"{'Does not fit' if plan.over else 'Fits'}: {', '.join(needs)}."
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.plan import main
@@ -59,6 +60,12 @@ def test_a_table_is_printed_for_each_resource_and_nothing_is_created(
     # Bytes are only in the JSON.
     assert not re.search(r"\d,\d{3},\d{3}(?! parameters)", shown.out)
     assert not list(empty_folder.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the limit of a GPU is known")
+def test_a_plan_for_a_gpu_without_one_reports_that_the_limit_is_unknown(server: Server) -> None:
+    shown = server.run("plan", "device=cuda", "experiment=dreamer_catch").out
+    assert re.match(r"Fits: host RAM [\d.]+ GiB, GPU memory [\d.]+ GiB \(limit unknown\), disk ", shown)
 
 
 def test_json_is_one_flat_object_whose_rows_add_up(capsys: pytest.CaptureFixture[str]) -> None:
