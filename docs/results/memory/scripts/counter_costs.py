@@ -1,5 +1,6 @@
 """Measure the cost of each counter, within 3 s: `python docs/results/memory/scripts/counter_costs.py`."""
 
+import shutil
 import timeit
 from collections.abc import Callable
 
@@ -35,7 +36,7 @@ if __name__ == "__main__":
     cost("process_rss_mb", process.process_rss_mb)
     cost("in_use_bytes", glibc.in_use_bytes)
     cost("kernel_counts", glibc.kernel_counts)
-    cost("shared_memory_used_bytes", process.shared_memory_used_bytes)
+    cost("used shared memory", lambda: shutil.disk_usage("/dev/shm"))
     cost("open_files_count", process.open_files_count)
     cost("live_children", process.live_children)
     cost("host_memory_stats (all of these)", process.host_memory_stats)
