@@ -71,7 +71,9 @@ def test_a_class_of_a_module_is_found_by_every_process() -> None:
     env = reverie.load("catch").make_env()
     assert isinstance(env.unwrapped, Catch)
     assert reverie.train(resume="catch", env=Catch, total_timesteps=60).agent.step == 60
-    with pytest.raises(reverie.UserError, match=r"env=CartPole-v1: resume=catch .* of python/reverie.envs"):
+    with pytest.raises(
+        reverie.UserError, match=r"env=CartPole-v1: resume=catch cannot change .* python/reverie.envs"
+    ):
         reverie.train(resume="catch", env="CartPole-v1", total_timesteps=80)
     with pytest.raises(
         reverie.UserError, match=r"total_timesteps=40 is already reached: catch has a checkpoint of step 60"
@@ -100,7 +102,7 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
     again = reverie.train(resume="local", env=lambda: Local(), total_timesteps=60)
     assert again.agent.step == 60 and isinstance(again.agent.make_env().unwrapped, Local)
     with pytest.raises(
-        reverie.UserError, match=r"env=python/reverie.envs.catch.Catch-v0: resume=local continues"
+        reverie.UserError, match=r"env=python/reverie.envs.catch.Catch-v0: resume=local cannot change"
     ):
         reverie.train(resume="local", env=Catch, total_timesteps=80)
     assert isinstance(reverie.load("local").make_env().unwrapped, Local)

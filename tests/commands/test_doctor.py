@@ -104,7 +104,7 @@ def test_a_package_that_is_too_old_or_missing_is_named_with_its_repair() -> None
         ["pytest>=1", "numpy>=999", "no-such-package-of-ours", 'ruff>=999; extra == "dev"']
     )
     assert check.health is Health.FAIL
-    assert "numpy" in check.found and "needs >=999" in check.found
+    assert "numpy" in check.found and "requires >=999" in check.found
     assert "no-such-package-of-ours not installed" in check.found
     assert "pytest" not in check.found and "ruff" not in check.found
     assert check.fix.endswith("-m pip install 'numpy>=999' no-such-package-of-ours")

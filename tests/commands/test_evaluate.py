@@ -354,11 +354,11 @@ MISTAKES = {
     "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, checkpoint=, max_steps=, seed=,"]),
     "interpolation": (
         ["video=${run}.mp4"],
-        ["video=${run}.mp4: evaluate accepts only plain values, not ${...} or ???."],
+        ["video=${run}.mp4: reverie-evaluate accepts only plain values, not ${...} or ???."],
     ),
     "a value that is none": (
         ["video=???"],
-        ["video=???: evaluate accepts only plain values, not ${...} or ???."],
+        ["video=???: reverie-evaluate accepts only plain values, not ${...} or ???."],
     ),
     "null for a whole number": (["episodes=null"], ["a whole number, got `null`. Omit it for 20."]),
     "text for a whole number": (["episodes=many"], ["episodes must be a whole number, got `many`."]),

@@ -190,7 +190,7 @@ def test_an_observation_of_the_wrong_shape_fails_its_environment_by_name(
     vectorization: Vectorization,
 ) -> None:
     environment = make("toy_world:ToyFlat-v0", vectorization=vectorization, max_restarts=0)
-    message = r"environment 0 failed: its observation `pose` has the shape \(3,\), .* \(2, 2\)\. env\.max_"
+    message = r"environment 0 failed: its observation `pose` has the shape \(3,\), .* \(2, 2\)\. The limit"
     environment.reset()
     environment.step(RIGHT[None])
     with pytest.raises(EnvironmentCrashed, match=message):

@@ -51,7 +51,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
             if config.resume is not None:
                 common = math.gcd(*values.values())
                 fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
-                repair = f"Resume the run with {' or '.join(fitting)} ranks"
+                repair = f"Resume the run with {' or '.join(fitting)} of them"
             problem = f"{key}={value} cannot be divided evenly among {count_text(size, 'rank')}"
             raise UserError(f"{problem}. {repair}.")
     do_without = "Omit it, or start without torchrun"
@@ -154,8 +154,8 @@ class DreamerRecipe:
         if not config.buffer.cross_episodes and longest is not None and longest + 1 < length:
             raise UserError(
                 f"buffer.cross_episodes=false draws windows of training.sequence_length={length} from single "
-                f"episodes, but the longest here has {longest + 1} records. Set training.sequence_length="
-                f"{longest + 1} or less, or omit buffer.cross_episodes."
+                f"episodes, but the longest here has {count_text(longest + 1, 'record')}. Set "
+                f"training.sequence_length={longest + 1} or less, or omit buffer.cross_episodes."
             )
         check_share(config, self.ranks.size)
 
