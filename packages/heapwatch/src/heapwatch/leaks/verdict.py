@@ -65,8 +65,9 @@ class TrendTest:
     samples: int
     """Length of the series, including the discarded third."""
     low: float = math.nan
-    """Lowest value of the series."""
+    """Lowest block median."""
     last: float = math.nan
+    """Last block median."""
 
 
 def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -> TrendTest:
@@ -114,7 +115,7 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
         is_still = abs(rise) < tolerance_bytes and np.ptp(medians) < 2 * tolerance_bytes
         is_unordered = order <= _UNORDERED_PAIRS and rise < tolerance_bytes
         verdict = TrendClass.flat if is_still or is_unordered else TrendClass.undecided
-    return TrendTest(verdict, slope, interval, rise, order, len(values), values.min(), values[-1])
+    return TrendTest(verdict, slope, interval, rise, order, len(values), medians.min(), medians[-1])
 
 
 def saturates(history: NDArray[np.float64], steps: Series = ()) -> bool:

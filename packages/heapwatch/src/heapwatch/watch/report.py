@@ -64,7 +64,7 @@ class TimedFinding:
     """Step at which it had been flat over a whole window, or most of the growth had been released. `None`
     while it grows or has grown again."""
     low: float = math.inf
-    """Lowest value since the growth began, in bytes or counts."""
+    """Lowest block median since the growth began, in bytes or counts."""
     high: float = -math.inf
     limit: float = -math.inf
     """Value above which growth after the end is a leak that never ends."""
