@@ -20,7 +20,7 @@ from benchmarks.published_curves import SEEDS
 from benchmarks.queue.jobs import RUN_FILE
 from benchmarks.queue.rows import read_rows
 from reverie.utils.errors import FlagParser, exit_on_user_error
-from reverie.utils.logging.json_lines import METRICS_FILE, read_lines
+from reverie.utils.logging.json_lines import read_lines
 from reverie.utils.units import count_text
 
 LIST = ROOT / "benchmarks" / "dmc_curves.yaml"
@@ -37,7 +37,7 @@ REASONS = {"cartpole_balance": "the small network learns later, with the author'
 PAPER_RATE = 4e-5
 ROUND = 16_000
 """Environment steps of an episode in all 16 environments."""
-AUTHOR_SCORES = "scores.jsonl"
+AUTHOR_SCORES, AUTHOR_METRICS = "scores.jsonl", "training.jsonl"
 COMPARED = "cartpole_balance"
 """Task that the author's code was trained on."""
 TRAINING_TAGS = {
@@ -250,7 +250,9 @@ def draw(folder: Path, target: Path) -> None:
 def draw_training(folder: Path, target: Path) -> None:
     """Draw the training metrics of the author's code and of Reverie over the number of updates."""
     [result] = [each for each in read_results(folder, "env.task") if each.name == COMPARED]
-    lines = [line for line in read_lines(folder / f"{COMPARED}_author" / METRICS_FILE) if "train/val" in line]
+    lines = [
+        line for line in read_lines(folder / f"{COMPARED}_author" / AUTHOR_METRICS) if "train/val" in line
+    ]
     figure = Figure((8, 2.2), layout="constrained")
     steps, updates = result.run.logged["train/updates"]
     for at, (name, (theirs, ours)) in enumerate(TRAINING_TAGS.items()):

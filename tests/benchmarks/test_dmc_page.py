@@ -54,7 +54,7 @@ def results(tmp_path: Path) -> Path:
     scores.write_text("".join(json.dumps(line) + "\n" for line in lines))
     metrics = [{"step": at, "train/opt/updates": at} | dict.fromkeys(TAGS, 0.5) for at in range(9)]
     metrics.append({"step": 1, "replay/size": 3})
-    scores.with_name("metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    scores.with_name("training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     return tmp_path / "results"
 
 
