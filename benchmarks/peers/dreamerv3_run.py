@@ -4,6 +4,7 @@
 
 The settings are those of `benchmarks/dmc_curves.yaml`. The folder gets `metrics.jsonl` and `scores.jsonl`,
 with the return of each training episode at its environment step. The same command resumes an interrupted run.
+More arguments are flags of the author's configuration, such as `--seed=1`.
 Two things are patched: `jax.jit` accepts optional arguments by position, and MuJoCo renders no images, which
 are logged but not learned from.
 """
@@ -33,7 +34,7 @@ SETTINGS = {
 """Changes to the configuration `dmc_proprio` at e3f0224, which has the network of 1 million parameters."""
 
 
-def train(checkout: str, task: str, folder: str) -> None:
+def train(checkout: str, task: str, folder: str, *changes: str) -> None:
     """Train with the author's main function."""
     sys.path.insert(0, checkout)
     from dreamerv3 import main
@@ -41,7 +42,7 @@ def train(checkout: str, task: str, folder: str) -> None:
     jax.jit = with_positions(jax.jit)
     Physics.render = lambda *_, **__: np.zeros((64, 64, 3), np.uint8)
     flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
-    main.main(["--configs=dmc_proprio", f"--task=dmc_{task}", f"--logdir={folder}", *flags])
+    main.main(["--configs=dmc_proprio", f"--task=dmc_{task}", f"--logdir={folder}", *flags, *changes])
 
 
 train(*sys.argv[1:])
