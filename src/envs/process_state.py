@@ -76,6 +76,9 @@ class KeptState:
             self._restore(_QUICK, self._quick, now)
         if self._is_step:
             return
+        # A message through a root logger without handlers adds one. The DeepMind Control Suite does so.
+        if not self._slow[1][1] and list(map(type, logging.root.handlers)) == [logging.StreamHandler]:
+            logging.root.handlers.clear()
         if (now := _read_slow()) != self._slow:
             self._restore(_SLOW, self._slow, now)
         each = zip(self._quick[0], self._system, _system_handlers(), strict=True)
@@ -264,13 +267,11 @@ def _restore_grad_mode(modes: Any) -> None:
 
 
 def _determinism(torch: Any) -> tuple[bool, bool]:
-    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    return torch.are_deterministic_algorithms_enabled(), warns_only
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _restore_determinism(state: Any) -> None:
-    is_deterministic, warns_only = state
-    _torch().use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+    _torch().use_deterministic_algorithms(state[0], warn_only=state[1])
 
 
 def _autocast(torch: Any) -> list[bool]:

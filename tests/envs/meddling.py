@@ -77,6 +77,8 @@ CHANGES: dict[str, Callable[[], object]] = {
 # A C library changes handlers in the same way: Python still reports the old one. 1 is SIG_IGN.
 C_HANDLER = {"C handler": lambda: ctypes.CDLL(None).signal(int(signal.SIGUSR1), ctypes.c_void_p(1))}
 
+MESSAGE = {"message": lambda: logging.warning("a message")}
+
 RESEEDS: dict[str, Callable[[], object]] = {
     "Python": lambda: random.seed(7),
     "NumPy": lambda: np.random.seed(7),
@@ -87,7 +89,7 @@ RESEEDS: dict[str, Callable[[], object]] = {
 def change(names: list[str]) -> None:
     """Change some settings of this process."""
     for name in names:
-        (CHANGES | RESEEDS | C_HANDLER)[name]()
+        (CHANGES | RESEEDS | C_HANDLER | MESSAGE)[name]()
 
 
 class Meddler(gymnasium.Env[Any, Any]):

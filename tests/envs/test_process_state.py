@@ -154,6 +154,15 @@ def test_no_environment_with_a_process_of_its_own_touches_this_one(moment: str, 
     assert str(os.getpid()) not in pids.read_text().split()
 
 
+def test_a_log_message_of_an_environment_is_no_change(
+    pids: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # pytest's own handlers would hide that such a message adds one.
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert play(config_of(["message"], "reset", SYNC, pids)) == []
+    assert "a message" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("moment", WHEN)
 @pytest.mark.parametrize("library", RESEEDS)
 def test_a_reseed_is_reported_and_not_undone(library: str, moment: str, pids: Path) -> None:
