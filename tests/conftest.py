@@ -15,7 +15,7 @@ from jaxtyping import config as jaxtyping_config
 
 TESTS = Path(__file__).parent
 pytest_plugins = ["tests.runs.fixtures"]
-# Whole runs, kills, leaks, ranks and compilers for `make test-slow`: files and folders in tests/.
+# Files and folders in tests/ for `make test-slow`: whole runs, kills, leaks, ranks, compilers, extras.
 SLOW = (
     "benchmarks",
     "checkpoints/test_mirror.py",
@@ -26,10 +26,12 @@ SLOW = (
     "contracts/test_environments.py",
     "contracts/test_restore.py",
     "faults",
+    "golden/test_sampling.py",
     "orchestration",
     "planning/test_address_space.py",
     "planning/test_memory_plan.py",
     "test_examples.py",
+    "test_extras.py",
     "test_site.py",
     "workflows/test_compiled.py",
     "workflows/test_ranks.py",

@@ -35,8 +35,9 @@ FEATURES = {
     " observations=Observations.both), 0).reset()",
     "hub": "import huggingface_hub.errors",
     "minari": "import h5py; from minari.dataset import minari_storage",
-    "mujoco": RUN + "run('train', 'experiment=erl_swimmer', 'training.total_timesteps=60', 'run_dir=run')",
-    "ray": "import ray; ray.init(num_cpus=1); ray.shutdown()",
+    "mujoco": FACTORY
+    + "make_environment(EnvConfig(suite=Suite.gymnasium, id='Swimmer-v5', action_repeat=1), 0).reset()",
+    "ray": "import ray",
     "s3": "import fsspec; fsspec.filesystem('s3', anon=True)",
     "wandb": "import wandb; wandb.init(mode='offline').finish()",
 }
@@ -64,7 +65,6 @@ def installed_by(*requirements: str) -> set[str]:
     return {name for name, _ in found}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("extra", FEATURES, ids=lambda extra: extra or "core")
 def test_a_feature_needs_no_package_beyond_its_extra(extra: str, tmp_path: Path) -> None:
     allowed = installed_by(f"reverie[{extra}]" if extra else "reverie", "heapwatch", "pip", "setuptools")

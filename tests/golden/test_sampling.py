@@ -57,7 +57,6 @@ def samples(golden: Golden) -> Iterator[dict[str, float]]:
         yield {name: float(value.detach()) for name, value in found.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["vector", "pixels"])
 def test_means_and_spreads_over_seeds_equal_the_reference(case: str) -> None:
     recorded = json.loads((FOLDER / "sampled.json").read_text())
