@@ -217,7 +217,7 @@ and four more runs of Reverie were stopped after 1,150 to 4,000 updates.
   updates, it is 1.324 and 1.320 with seeds 0 and 1 of the author's code, and 1.308 to 1.318 with four seeds
   of Reverie ([data](results/dmc_curves/cartpole_balance_author/more_runs.csv)). So few seeds cannot tell
   whether the programs differ. Given the same parameters and batch, they agree: over random samples,
-  [losses and gradients](differences.md#parity-tests) have the same means and spreads.
+  [losses and gradient norms](differences.md#parity-tests) have the same means.
 - **Advantage.** After 4,500 updates, its standard deviation is higher in Reverie, with one seed of each. The
   cause is unknown.
 - **Likely cause of the slow start.** The paper's learning rate and train ratio belong to a network of four
