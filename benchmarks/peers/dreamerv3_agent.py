@@ -40,14 +40,13 @@ class JAXServer(BlockServer):
         return jax.local_devices()[0].memory_stats()["peak_bytes_in_use"] / 1e6
 
 
-class PongSpaces:
+class Spaces:
     """Environment for `make_agent`, used only to read its spaces before it is closed."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, observation: dict[str, elements.Space], action: elements.Space) -> None:
         flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), elements.Space(bool))
-        image = elements.Space(np.uint8, (64, 64, 3))
-        self.obs_space = {"image": image, "reward": elements.Space(np.float32), **flags}
-        self.act_space = {"action": elements.Space(np.int32, (), 0, ACTIONS), "reset": elements.Space(bool)}
+        self.obs_space = {**observation, "reward": elements.Space(np.float32), **flags}
+        self.act_space = {"action": action, "reset": elements.Space(bool)}
 
     def close(self) -> None:
         """Do nothing."""
@@ -80,7 +79,8 @@ def build(options: dict[str, Any], config: elements.Config) -> Any:
     from dreamerv3 import main
 
     jax.jit = with_positions(jax.jit)
-    main.make_env = PongSpaces
+    image, action = elements.Space(np.uint8, (64, 64, 3)), elements.Space(np.int32, (), 0, ACTIONS)
+    main.make_env = lambda *_, **__: Spaces({"image": image}, action)
     return main.make_agent(config)
 
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import ninjax as nj
 import numpy as np
-from dreamerv3_agent import with_positions
+from dreamerv3_agent import Spaces, with_positions
 from ruamel.yaml import YAML
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
@@ -38,28 +38,18 @@ SIZES = {
     "jax.prealloc": False,
 }
 METRICS = ("adv_std", "ent/action", "rew", "val")
-ACTIONS = {"vector": (np.float32, (2,), -1, 1), "pixels": (np.int32, (), 0, 6)}
-OBSERVATIONS = {"vector": ("vector", np.float32, (5,)), "pixels": ("image", np.uint8, (64, 64, 3))}
-
-
-class Spaces:
-    """Environment for `make_agent`, used only to read its spaces before it is closed."""
-
-    def __init__(self, case: str) -> None:
-        flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), elements.Space(bool))
-        name, *space = OBSERVATIONS[case]
-        self.obs_space = {name: elements.Space(*space), "reward": elements.Space(np.float32), **flags}
-        self.act_space = {"action": elements.Space(*ACTIONS[case]), "reset": elements.Space(bool)}
-
-    def close(self) -> None:
-        """Do nothing."""
+SPACES = {
+    "vector": ({"vector": elements.Space(np.float32, (5,))}, elements.Space(np.float32, (2,), -1, 1)),
+    "pixels": ({"image": elements.Space(np.uint8, (64, 64, 3))}, elements.Space(np.int32, (), 0, 6)),
+}
+"""The observations and the action of each case."""
 
 
 def record(case: str, checkout: Path) -> dict[str, list[float]]:
     """Return the mean and standard deviation of each number over all seeds."""
     from dreamerv3 import main
 
-    main.make_env = lambda *_, **__: Spaces(case)
+    main.make_env = lambda *_, **__: Spaces(*SPACES[case])
     configs = YAML(typ="safe").load((checkout / "dreamerv3/configs.yaml").read_text())
     config = elements.Config(configs["defaults"]).update(SIZES).update({"logdir": "/tmp"})
     agent = main.make_agent(elements.Config({**config, "jax": {**config.jax, "precompile": False}}))
@@ -98,7 +88,7 @@ def main(checkout: str) -> None:
     """Record both cases."""
     sys.path.insert(0, checkout)
     jax.jit = with_positions(jax.jit)
-    cases = {case: record(case, Path(checkout)) for case in ACTIONS}
+    cases = {case: record(case, Path(checkout)) for case in SPACES}
     texts = (f'  "{case}": {json.dumps(rows, separators=(",", ":"))}' for case, rows in cases.items())
     lines = [f'"seeds": {SEEDS}']
     (GOLDEN / "sampled.json").write_text("{\n  " + ",\n".join([*lines, *texts]) + "\n}\n")
