@@ -9,14 +9,19 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+# Folders that a package adds to sys.path stay visible: Ray brings copies of two packages this way.
 HIDE = """import sys
+from importlib.machinery import PathFinder
+at_start = set(sys.path)
 class Visible:
     def __init__(self, finder):
         self.finder = finder
     def __getattr__(self, name):
         return getattr(self.finder, name)
     def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in {hidden!r} else self.finder.find_spec(name, path, target)
+        if path is not None or name not in {hidden!r}:
+            return self.finder.find_spec(name, path, target)
+        return PathFinder.find_spec(name, [each for each in sys.path if each not in at_start])
 sys.meta_path[:] = map(Visible, sys.meta_path)
 """
 RUN = """from reverie.commands import entry
