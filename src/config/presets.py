@@ -32,11 +32,10 @@ def device_notice(composed: DictConfig) -> list[str]:
     if not choices:
         return []
     words = ", ".join(f"{key}={typed_form(value)}" for key, value in choices.items())
-    key, value = next(iter(choices.items()))
-    if key == "model":
-        value = "size25m" if value == "size12m" else "size12m"
-    device = actual_device(composed.device).value
-    return [f"device={device}: chose {words} (override any, e.g. {key}={typed_form(value)})"]
+    how = " with key=value"
+    if size is not None:
+        how = ", e.g. model=" + ("size25m" if size == "size12m" else "size12m")
+    return [f"device={actual_device(composed.device).value}: chose {words} (override any{how})"]
 
 
 def experiment_lines() -> list[str]:

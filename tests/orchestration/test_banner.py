@@ -162,7 +162,7 @@ def test_what_the_user_chose_was_not_chosen_by_the_device() -> None:
     [job] = compose_jobs([*PONG_100K, "device=cpu", "model=size25m", "training.batch_size=4"])
     [line] = device_notice(job)
     assert "training.batch_size" not in line and "model=" not in line
-    assert line.endswith("(override any, e.g. env.num_envs=4)")
+    assert line.endswith("(override any with key=value)")
 
 
 def test_an_experiment_without_device_values_has_no_notice() -> None:
