@@ -254,7 +254,7 @@ def judge_load(load: float, cpus: int) -> Check:
     effect = f"runs are up to {slowdown:.1f} times slower than documented"
     if slowdown <= 1:
         effect = "one CPU is free for a single-threaded run"
-    fix = "Stop other programs, or keep the thread count chosen at startup, or set threads=1"
+    fix = "Stop other programs, or set threads=1" if cpus > 1 else "Stop other programs"
     found = f"load average {load:.1f} on {count_text(cpus, 'usable CPU')}: {effect}"
     return Check.of("load", found, fix, warns=slowdown > 1)
 

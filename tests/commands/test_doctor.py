@@ -210,6 +210,10 @@ def test_the_load_is_judged_by_how_much_longer_runs_take(
     assert ("threads=1" in check.fix) == (health is Health.WARN)
 
 
+def test_one_thread_is_not_suggested_on_one_cpu() -> None:
+    assert judge_load(3.0, 1).fix == "Stop other programs"
+
+
 @pytest.mark.parametrize(("health", "code"), [(Health.OK, 0), (Health.WARN, 0), (Health.FAIL, 1)])
 def test_only_a_failed_check_is_an_error(health: Health, code: int) -> None:
     console = Console(file=StringIO(), width=60)
