@@ -373,7 +373,9 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
             newest, faults = newest_whole(received)
             faults = [fault.replace(str(received), remote.shown) for fault in faults]
             if newest is None:
-                raise UserError(f"All checkpoints of {remote.shown} are damaged: {'; '.join(faults)}.")
+                raise UserError(
+                    f"All checkpoints of {remote.shown} are damaged: {'; '.join(faults)}. Start a new run."
+                )
             for damaged in list_checkpoints(received):
                 if damaged.step > newest.step:
                     shutil.rmtree(damaged.folder)

@@ -74,7 +74,7 @@ def _imported(suite: Suite, name: str) -> Any:
             with suppress(Exception):
                 return import_module(name)
         # Without their library, renderers raise other exceptions.
-        repair = f"Install the missing library, or unset MUJOCO_GL ({os.environ.get('MUJOCO_GL', 'not set')})"
+        repair = "Install the missing library" + ", or unset MUJOCO_GL" * ("MUJOCO_GL" in os.environ)
         raise UserError(f"env={suite.value}: cannot import {name}: {with_place(error)}. {repair}.") from error
 
 

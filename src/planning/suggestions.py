@@ -176,5 +176,5 @@ def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> 
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:
         fits = f"{name} fits the GPU, but this machine has too little memory for a replay"
-        raise UserError(f"plan.fit_gib={gib:g}: {fits}.")
+        raise UserError(f"plan.fit_gib={gib:g}: {fits}. Lower plan.fit_gib or env.num_envs.")
     return name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit)
