@@ -56,6 +56,18 @@ def own_folder() -> Iterator[Path]:
             os.seteuid(0)
 
 
+def test_snapshots_are_analyzed_where_torch_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text('raise ImportError("this machine has no PyTorch")')
+    folder = series(tmp_path / "snapshots")
+    command = "from heapwatch.snapshots.command import main; raise SystemExit(main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", command, "--snapshots-dir", folder],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert len(rows_of(ended.stdout)) == len(writer.INCIDENT_STEPS)
+
+
 def test_the_incident_is_shown_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (1_000, 23_000, 45_000):
         writer.write(tmp_path, step, writer.incident(step))

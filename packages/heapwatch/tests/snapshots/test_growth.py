@@ -154,6 +154,31 @@ def test_without_a_line_of_python_the_frames_worth_showing_are_named() -> None:
     assert frame_lines((unwinder, other)) == ["x.cpp:3 make()"]
 
 
+@pytest.mark.parametrize(
+    ("filename", "name"),
+    [
+        ("??", "torch::unwind::unwind()"),
+        ("??", "torch::CapturedTraceback::gather(bool, bool, bool)"),
+        ("Module.cpp", "gather_with_cpp()"),
+        ("??", "_start"),
+        ("libc-start.c", "__libc_start_main_impl"),
+        ("/usr/src/Python/ceval.c", "_PyEval_EvalFrameDefault"),
+        ("/usr/src/Include/internal/pycore_ceval.h", "call_function"),
+        ("/usr/src/Objects/call.c", "vectorcall_method"),
+        ("/usr/src/Objects/methodobject.c", "cfunction_call"),
+        ("/usr/src/Modules/main.c", "pymain_run_file"),
+        ("/usr/src/Python/pythonrun.c", "run_mod"),
+        ("/usr/src/Include/cpython/abstract.h", "vectorcall"),
+        ("/pytorch/aten/src/ATen/core/boxing/KernelFunction.h", "call()"),
+        ("/pytorch/build/aten/src/ATen/RegisterCUDA.cpp", "wrapper_mm()"),
+        ("/pytorch/torch/csrc/autograd/RedispatchFunctions.h", "add()"),
+    ],
+)
+def test_frames_of_unwinder_interpreter_and_dispatcher_are_not_shown(filename: str, name: str) -> None:
+    other = Frame("restart.cpp", 3, "at::native::mm_start(Register)")
+    assert frame_lines((Frame(filename, 0, name), other)) == [f"restart.cpp:3 {other.name}"]
+
+
 def test_without_a_line_of_python_the_first_frame_outside_the_allocator_is_named() -> None:
     allocator = "c10::cuda::CUDACachingAllocator::Native::"
     inner = (

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from torch.cuda import _memory_viz
 
 from ..errors import UsageError
 from ..leaks.verdict import TrendClass, TrendTest, classify_trend, pair_slopes
@@ -23,10 +22,12 @@ NO_STACK = "(no stack recorded)"
 
 _FILE_NAME = re.compile(r"snapshot_step_(0|[1-9][0-9]{0,17})\.pickle")
 _LIBRARIES = ("torch/", "site-packages/", "dist-packages/", "<frozen ", "<string>", "importlib/")
+# Match the functions and source files of the unwinder, the interpreter and PyTorch's dispatcher.
+_FUNCTIONS = re.compile(r"unwind::|CapturedTraceback|with_cpp|^_start$|_libc_start|^_?Py[A-Z]\w*_")
+_SOURCES = re.compile(r"(Modules|Objects|Python)/\w+\.c$|(ceval|abstract)\.h$|/boxing/|/Re(gister|dispatch)")
 _ALLOCATOR = re.compile(r"Allocator|\bat::detail::_?empty_")
 # Matches the arguments of C++ functions. Their types may include an allocator.
 _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)).*")
-_CALLERS = 2
 _GB = 1e9
 
 
@@ -162,7 +163,7 @@ def site_label(stack: Stack) -> str:
     """
     python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
-    shown = (own or python or _outside_allocator(stack))[: 1 + _CALLERS]
+    shown = (own or python or _outside_allocator(stack))[:3]
     lines = (f"{frame.filename.rsplit('/', 1)[-1]}:{frame.line} {frame.name}" for frame in shown)
     return " < ".join(lines) or NO_STACK
 
@@ -175,7 +176,7 @@ def frame_lines(stack: Stack) -> list[str]:
 
 def _worth_showing(stack: Stack) -> list[Frame]:
     """Return the frames outside the unwinder and the interpreter, or all frames if there are no others."""
-    return [f for f in stack if _memory_viz._frame_filter(f.name, f.filename)] or list(stack)
+    return [f for f in stack if not (_FUNCTIONS.search(f.name) or _SOURCES.search(f.filename))] or list(stack)
 
 
 def _outside_allocator(stack: Stack) -> list[Frame]:
