@@ -1,6 +1,7 @@
 """`heapwatch report` prints a saved report, and `heapwatch diff` compares two."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -48,6 +49,23 @@ def test_a_saved_report_reads_as_the_one_at_the_end_and_a_fix_is_seen(
     write_report(watched(lambda step: None, 5).report(), tmp_path / "short")
     lines = shown(monkeypatch, capsys, "diff", tmp_path / "before", tmp_path / "short").splitlines()
     assert [line.partition(":")[0] for line in lines[2:]] == ["not judged yet"] * 2
+
+
+def test_growth_that_returns_keeps_the_step_of_its_first_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(step: int) -> None:
+        if step % 100 == 0:
+            DIARY.clear()
+        DIARY.append(np.empty(200 * KB, np.uint8))
+
+    report = watched(fill, 400).report()
+    DIARY.clear()
+    write_report(report, tmp_path)
+    lines = report.lines()
+    [(at, end)] = re.findall(r" at step (\d+),[^\0]*ended by step (\d+)", "\n".join(lines))
+    assert int(at) < int(end)
+    assert shown(monkeypatch, capsys, "report", tmp_path).splitlines()[1:] == lines[1:]
 
 
 def test_a_report_of_another_version_is_refused(

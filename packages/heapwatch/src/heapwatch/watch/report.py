@@ -59,7 +59,6 @@ class TimedFinding:
     finding: Finding
     seconds: float
     """Seconds since the start of the watch."""
-    step: int
     ended: int | None = None
     """Step at which it had been flat over a whole window, or most of the growth had been released. `None`
     while it grows or has grown again."""
@@ -127,7 +126,7 @@ class WatchReport:
             "verdict": self.verdict,
             "findings": [
                 {
-                    "step": each.step,
+                    "step": each.finding.step,
                     "seconds": round(each.seconds, 2),
                     "verdict": each.finding.verdict.value,
                     "resource": each.finding.resource,

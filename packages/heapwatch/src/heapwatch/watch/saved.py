@@ -81,7 +81,7 @@ def _finding(saved: dict[str, Any]) -> TimedFinding:
     growth = f", {saved['growth']}" if saved["growth"] else ""
     texts = tuple(saved["sources"]), growth, tuple(Message(**each) for each in saved["messages"])
     finding = Finding(saved["step"], saved["resource"], TrendClass(saved["verdict"]), *texts)
-    return TimedFinding(finding, saved["seconds"], saved["step"], saved["ended"])
+    return TimedFinding(finding, saved["seconds"], saved["ended"])
 
 
 def _causes(report: WatchReport) -> dict[str, str]:

@@ -336,10 +336,11 @@ class Watch:
         return f"{samples} samples, {state} so far"
 
     def _note_findings(self, elapsed: float) -> None:
-        # A finding that is repeated may now have a holder.
+        # A finding that is repeated may now have a holder. Its step remains that of its first report.
         for finding in self._guard.findings:
             key = finding.resource, finding.verdict
-            self._found.setdefault(key, TimedFinding(finding, elapsed, self._step)).finding = finding
+            timed = self._found.setdefault(key, TimedFinding(finding, elapsed))
+            timed.finding = replace(finding, step=timed.finding.step)
         self._guard.findings.clear()
 
     def _note_ends(self, step: int) -> None:
