@@ -76,7 +76,7 @@ def _fetch_networks(source: str) -> Path:
         import huggingface_hub as hub
         from huggingface_hub import errors
     except ImportError as error:
-        repair = "Install it: pip install 'reverie[hub]'."
+        repair = "Install it: pip install -c constraints.txt -e '.[hub]'."
         raise UserError(f"hub:<owner>/<name> needs huggingface_hub. {repair}") from error
     name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     refusals = {

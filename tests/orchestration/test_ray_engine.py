@@ -230,8 +230,8 @@ def test_without_the_package_the_message_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     message = error_of(capsys, lambda: run_from_command_line(train, [*RAY, "run_dir=run"]))
     assert message == (
-        "engine=ray requires the package ray, which is not installed. Run `pip install 'reverie[ray]'`, or "
-        "set engine=local."
+        "engine=ray requires the package ray, which is not installed. "
+        "Run `pip install -c constraints.txt -e '.[ray]'`, or set engine=local."
     )
     assert list(empty_folder.iterdir()) == []
 

@@ -226,7 +226,7 @@ def test_a_missing_package_is_refused_before_the_run_begins(monkeypatch: pytest.
         LoggerConfig(wandb=WandbMode.offline)
     assert str(refused.value) == (
         "logger.wandb=offline needs the package wandb, which is not installed. "
-        "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off."
+        "Run `pip install -c constraints.txt -e '.[wandb]'`, or set logger.wandb=off."
     )
 
 

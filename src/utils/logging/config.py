@@ -28,5 +28,5 @@ def require_wandb(mode: WandbMode) -> None:
     if mode is not WandbMode.off and importlib.util.find_spec("wandb") is None:
         raise UserError(
             f"logger.wandb={mode.value} needs the package wandb, which is not installed. "
-            "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off."
+            "Run `pip install -c constraints.txt -e '.[wandb]'`, or set logger.wandb=off."
         )
