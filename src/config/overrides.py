@@ -228,12 +228,12 @@ def _unknown_key(key: str) -> str:
         section = section.rpartition(".")[0]
     start = f"{section}." if section else ""
     keys = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
-    where = f"{section} has the keys" if section else "the sections and keys are"
+    where = f"{section} has the keys" if section else "The sections and keys are"
     near = difflib.get_close_matches(key.removeprefix(start), keys if section else (), n=1)
     similar = same or [start + name for name in near] or _with_same_words(key, known)
     names = known if "." in key else [*keys, *group_choices(), *known]
     hint = f" Did you mean `{similar[0]}`?" if similar else did_you_mean(key, names)
-    return f"there is no key {key}: {where} {', '.join(keys)}.{hint}"
+    return f"there is no key {key}.{hint} {where} {', '.join(keys)}."
 
 
 def _with_same_words(key: str, known: Iterable[str]) -> list[str]:
