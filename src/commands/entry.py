@@ -60,7 +60,7 @@ def load(module: str, name: str = "main") -> Callable[..., Any]:
 
 def end_at_once(*_: object, then: str = "") -> None:
     """End this process with SIGINT, so that a shell loop ends too. Libraries might catch an exception."""
-    shown = f"{INTERRUPTED}; {then}" if then else INTERRUPTED
+    shown = f"{INTERRUPTED} without saving; {then}" if then else INTERRUPTED
     with contextlib.suppress(OSError):
         # The signal may have interrupted `sys.stderr`, so write directly. A progress bar hides the cursor.
         os.write(2, ("\x1b[?25h\n" if os.isatty(2) else "").encode() + f"{shown}\n".encode())
