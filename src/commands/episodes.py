@@ -129,7 +129,7 @@ def _export(config: ExportConfig) -> None:
     spec = EpisodeSpec(dict(request.observation), request.action)
     count = write_episodes(Path(config.to), config.format, replay.episodes(), spec)
     written = f"wrote {count_text(count, 'episode')} from step {checkpoint.step:,} to {config.to}"
-    print(f"{written}, as {config.format.value}")
+    print(f"{written} (format={config.format.value})")
 
 
 def _import(config: ImportConfig) -> None:

@@ -226,7 +226,7 @@ def _notice(space: spaces.Space) -> str | None:
     if is_image and is_channels_first(space):
         changes.append("its channels moved to the end")
     if is_image and (space.dtype != _UINT8 or image_bounds(space) != _BYTES):
-        changes.append("values from {:g} to {:g} stored as bytes 0 to 255".format(*image_bounds(space)))
+        changes.append("its values from {:g} to {:g} scaled to bytes 0 to 255".format(*image_bounds(space)))
     is_grid = _is_small_grid(space)
     if not changes and not is_grid and (is_image or len(space.shape) < 3):
         return None

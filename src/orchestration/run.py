@@ -156,7 +156,7 @@ def start_banner(
     """
     buffer, replay, spec = config.buffer, parts.replay, parts.environment.spec
     records = count_text(buffer.capacity, "record")
-    if buffer.compressed:
+    if buffer.compressed and replay.plan.guaranteed < buffer.capacity:
         records = f"up to {records}, at least {replay.plan.guaranteed:,} if incompressible"
     lines = {
         "run": f"{config.name} (seed {config.seed})",

@@ -115,7 +115,7 @@ def test_the_conversion_of_an_image_is_reported() -> None:
     first = spaces.Dict(camera=float_box(0, 1, 3, 64, 64), pose=float_box(-1, 1, 3), map=bytes_box(64, 64))
     assert notices(first) == (
         "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is treated as an image with its channels moved to the "
-        "end and values from 0 to 1 stored as bytes 0 to 255",
+        "end and its values from 0 to 1 scaled to bytes 0 to 255",
     )
     stack = float_box(0, 1, 4, 84, 84)
     assert notices(stack) == (f"{stack} is treated as 28,224 numbers, not as an image",)

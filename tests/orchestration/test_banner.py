@@ -126,7 +126,7 @@ def test_a_warm_up_is_part_of_the_banner() -> None:
 
 def test_a_ratio_of_one_update_per_step_is_in_the_singular() -> None:
     config = pong_100k("training.train_ratio=128")
-    assert updates(config) == "1 update per 1 agent step (4 frames), 98,913 updates in total, from step 1,088"
+    assert updates(config) == "1 update per agent step (4 frames), 98,913 updates in total, from step 1,088"
 
 
 def test_a_ratio_over_one_update_per_step_counts_updates() -> None:

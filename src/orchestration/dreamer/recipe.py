@@ -264,7 +264,7 @@ def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     total = f"{updates} in total, from step {training.first_update:,}"
     if not training.planned_updates:
         total += " (training.learning_starts), so this run does not learn"
-    if per_step > 1:
+    if per_step > 0.5:
         return (
             f"{count_text(per_step, 'update')} per agent step ({count_text(action_repeat, 'frame')}), {total}"
         )
