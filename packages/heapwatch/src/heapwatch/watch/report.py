@@ -24,7 +24,7 @@ _WORDS = {
     "leak": "Memory leaks.",
     "filling": "Memory is filling up to a known limit.",
     "flat": "Memory is flat.",
-    "undecided": "No verdict yet. Run the program for longer, sample more often, or count calls (--at).",
+    "undecided": "No verdict yet. Run for longer, sample more often (--seconds), or count calls (--at).",
 }
 _LOADING = "  growth may be loading: to judge it, count calls of a function with --at package.module:function"
 VERSION = 1
