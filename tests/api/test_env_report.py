@@ -66,7 +66,7 @@ def test_a_report_says_what_becomes_of_every_part() -> None:
     )
     assert facts["ignored"] == "info (except env.info and success) and render() (except for videos)"
     [notice] = report.notices
-    assert notice.startswith("`camera` ") and notice.endswith("0 to 1 stored as bytes 0 to 255")
+    assert notice.startswith("`camera` ") and notice.endswith("0 to 1 scaled to bytes 0 to 255")
     assert {key: spec.shape for key, spec in report.spec.observation.items()} == {
         "camera": (64, 64, 3), "map": (64, 64, 3), "pose": (4,), "mode": (5,)
     }  # fmt: skip
@@ -302,7 +302,7 @@ def test_bytes_between_other_bounds_and_small_grids_are_pointed_out() -> None:
         "board": spaces.Box(0, 2, (3, 3), np.int8),
     }
     notices = reverie.check_env(world(observation_space=spaces.Dict(parts)), steps=5).notices
-    assert any("`map` " in text and "0 to 1 stored as bytes 0 to 255" in text for text in notices), notices
+    assert any("`map` " in text and "0 to 1 scaled to bytes 0 to 255" in text for text in notices), notices
     for key in ("codes", "board"):
         assert any(f"`{key}` " in text and "one-hot encode them" in text for text in notices), notices
 

@@ -118,5 +118,5 @@ def test_without_a_network_and_an_earlier_copy_it_is_one_sentence() -> None:
 
 def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(reverie.UserError, match=r"needs huggingface_hub.*reverie\[hub\]"):
+    with pytest.raises(reverie.UserError, match=r"needs huggingface_hub.*-e '\.\[hub\]'"):
         resolve_pretrained(SOURCE)
