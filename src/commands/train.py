@@ -41,6 +41,7 @@ CLUSTER_EXIT_CODE = 7
 _RANK_HINT = "To continue from the newest checkpoint, start torchrun again with resume=<run folder>"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_FAULTS = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
+_NO_STEPS = "; no steps were left. Raise training.total_timesteps (for a population: training.generations)."
 _LOG = logging.getLogger(__name__)
 
 
@@ -85,12 +86,11 @@ def train_until(
     with join(config, started_ranks()) as ranks:
         # `signals` keeps requests across a rollback.
         while reason is StopReason.rollback:
-            once = _run_once(config, ranks, signals, preflight, notices, has_rolled_back, on_line)
-            reason = yield from once
+            reason = yield from _attempt(config, ranks, signals, preflight, notices, has_rolled_back, on_line)
             config.resume, has_rolled_back = config.run_dir, True
 
 
-def _run_once(
+def _attempt(
     config: TrainConfig,
     ranks: Ranks,
     signals: Signals,
@@ -103,6 +103,7 @@ def _run_once(
     opened = open_run(config, signals, recipe_of(config, ranks), preflight, notices)
     with faults_as_user_errors(config), opened as run:
         run.reports.writer.on_line = on_line
+        first_step = run.step
         if has_rolled_back:
             run.begin_after_rollback()
         try:
@@ -122,7 +123,7 @@ def _run_once(
             raise SystemExit(_gpu_memory_ended(run, error)) from error
         # Stop the progress bar before the final log line.
         run.reports.close()
-        return _log_outcome(run, reason)
+        return _log_outcome(run, reason, first_step)
 
 
 @contextmanager
@@ -194,11 +195,11 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 
-def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
+def _log_outcome(run: Orchestrator, reason: StopReason, first_step: int) -> StopReason:
     """Log the outcome of a run. Exit unless the run is finished, was ended or rolls back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
-        _LOG.info("finished: %s", run.config.run_dir)
+        _LOG.info("finished: %s%s", run.config.run_dir, _NO_STEPS if run.step == first_step else "")
     elif reason is StopReason.ended:
         _LOG.info("ended at step %s: %s; %s", f"{run.step:,}", run.why(reason), _how_to_continue(run.run_dir))
     elif reason is StopReason.rollback and list_checkpoints(run.run_dir):

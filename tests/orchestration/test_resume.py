@@ -205,6 +205,8 @@ def test_a_finished_run_is_left_as_it_is(half_run: Path, tmp_path: Path) -> None
     copy = tmp_path / "copy"
     shutil.copytree(half_run, copy)
     resume(copy)
+    told = f"finished: {copy}; no steps were left. Raise training.total_timesteps"
+    assert told in (copy / "train.log").read_text()
     assert saved_steps(copy) == [150]
     assert metrics_of(copy) == metrics_of(half_run)
     assert differing(saved_model(copy, 150), saved_model(half_run, 150)) == set()
