@@ -58,18 +58,20 @@ def test_a_port_that_is_taken_is_refused(command: Play, capsys: pytest.CaptureFi
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = error_of(capsys, lambda: command("run=pretrained:catch", f"port={port}"), has_output=True)
-    assert re.match(rf"port={port} of host=127.0.0.1 cannot be opened: .*in use.*port=0 selects", message)
+    assert message.startswith(f"host=127.0.0.1 port={port} cannot be opened: address already in use. Choose")
 
 
-def test_a_user_without_a_name_is_told_how_to_reach_the_page(
+def test_a_user_without_a_name_is_told_how_to_reach_the_page_from_other_machines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     # This simulates a container that was started with --user.
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
-    play._announce(play.PlayConfig(run="r", open=False), 8123)
-    assert "ssh -L 8123:127.0.0.1:8123 you@" in capsys.readouterr().out
+    play._announce(play.PlayConfig(run="r", host="0.0.0.0", open=False), 8123, "secret")
+    told = capsys.readouterr().out
+    assert f"From other machines: http://{socket.gethostname()}:8123/?token=secret\n" in told
+    assert "ssh -L 8123:127.0.0.1:8123 you@" in told
 
 
 def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:

@@ -91,6 +91,8 @@ def _announce(config: PlayConfig, port: int, token: str = "") -> None:
     if token:
         url += f"?token={token}"
     print(f"Open {url} in a browser. Press Ctrl-C to stop.")
+    if config.host in _EVERYWHERE:
+        print(f"From other machines: {url.replace(host, socket.gethostname(), 1)}")
     print(f"Over SSH, first run on your own machine: ssh -L {port}:{host}:{port} {here}", flush=True)
     if config.open and _has_screen():
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

@@ -77,12 +77,10 @@ class PlayServer:
             try:
                 await web.TCPSite(runner, host, port).start()
             except (OSError, UnicodeError) as error:
-                # UnicodeError is raised for invalid host names.
-                reason = getattr(error, "strerror", None) or error
-                raise UserError(
-                    f"port={port} of host={host} cannot be opened: {reason}. "
-                    "Choose another port; port=0 selects a free one."
-                ) from error
+                # UnicodeError is raised for invalid host names. asyncio puts the address before the reason.
+                reason = str(getattr(error, "strerror", None) or error).rpartition("): ")[2]
+                repair = "Choose another host or port (port=0: any free one)."
+                raise UserError(f"host={host} port={port} cannot be opened: {reason}. {repair}") from error
             announce(runner.addresses[0][1])
             await asyncio.Event().wait()
         finally:
