@@ -19,7 +19,7 @@ def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
     """Return an agent's parameters and buffers by part and name. Raise `UserError` if it is a population."""
     state = agent.state_dict()
     if "world_model" not in state:
-        raise UserError("A population has no networks to export or load. Use its run with reverie-evaluate.")
+        raise UserError("Populations can only be evaluated (reverie-evaluate), not exported or loaded.")
     return {name: state[name] for name in ("world_model", "controller")}
 
 

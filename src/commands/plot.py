@@ -114,7 +114,7 @@ class PlotConfig:
 
     metric: str = RETURN
     """A tag, or parts of a tag in order (loss/image). return means evaluations if all runs have them,
-    otherwise episodes. list prints all tags."""
+    otherwise episodes, or the best fitness per generation of a population. list prints all tags."""
 
     draw: Draw = Draw.curves
     """Content of figures and data. profile is the share of seeds above each final score. A page has both."""

@@ -104,7 +104,7 @@ def test_a_repository_of_something_else_is_one_sentence(
 def test_a_population_of_a_stranger_is_one_sentence(tmp_path: Path) -> None:
     folder = served(tmp_path / "served")
     shutil.copy(POPULATION, folder / CONFIG_FILE)
-    with pytest.raises(reverie.UserError, match="A population has no networks to export or load"):
+    with pytest.raises(reverie.UserError, match="Populations can only be evaluated"):
         reverie.load(folder, device="cpu")
     with pytest.raises(reverie.UserError, match="served is a population, but only Dreamer networks"):
         begin_with(str(folder), [])
