@@ -43,7 +43,7 @@ if len(sys.argv) < 3:
 folder, target, *rest = sys.argv[1:]
 files = sorted(Path(folder).glob("*.npz"))
 if not files:
-    sys.exit(f"{folder} contains no npz files. Give a folder such as <logdir>/train_eps.")
+    sys.exit(f"{folder} is missing or contains no npz files. Give a folder such as <logdir>/train_eps.")
 first = read(files[0])
 action = reverie.ActionSpec(first.action.shape[1], is_discrete=all(map(is_one_hot, files)))
 form = Format[rest[0] if rest else "own"]

@@ -47,6 +47,8 @@ class Runner:
 if __name__ == "__main__":
     import gymnasium
 
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     agent, env = Runner(sys.argv[1]), gymnasium.make(sys.argv[2])
     for episode in range(int(sys.argv[3]) if len(sys.argv) > 3 else 5):
         (observation, _), total, done = env.reset(seed=episode), 0.0, False
