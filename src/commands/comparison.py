@@ -136,7 +136,7 @@ def find_runs(names: Sequence[str]) -> list[Path]:
         runs = [run for run in runs if run.parent.name != RANKS or run.parents[1] not in runs]
         if not runs:
             problem = f"contains no run (no {METRICS_FILE})" if folders else "does not exist"
-            raise UserError(f"{name} {problem}. Pass run folders, e.g. experiments/<run>.")
+            raise UserError(f"{name} {problem}. Pass only paths of run folders, e.g. experiments/<run>.")
         for run in runs:
             found.setdefault(run.resolve(), run)
     return list(found.values())

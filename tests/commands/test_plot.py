@@ -365,7 +365,7 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
     ("typed", "message"),
     [
         ([], "no runs given. Write reverie-plot experiments/<run> (see --help)."),
-        (["nowhere"], "nowhere does not exist. Pass run folders"),
+        (["nowhere"], "nowhere does not exist. Pass only paths of run folders"),
         (["nowhere/*"], "nowhere/* does not exist."),
         (["empty"], "empty contains no run (no metrics.jsonl)."),
         (["bare"], "bare is not a run folder (no config.yaml)."),
