@@ -33,9 +33,8 @@ class Runner:
         dtypes = self.about["observation"]
         parts = observation if isinstance(observation, dict) else dict.fromkeys(dtypes, observation)
         feed = {f"observation.{key}": np.asarray(parts[key], dtype) for key, dtype in dtypes.items()}
-        for name, distribution in self.about["noise"].items():
-            draw = getattr(self.rng, f"standard_{distribution}")
-            feed[name] = draw(self.inputs[name].shape, dtype=np.float32)
+        for name, kind in self.about["noise"].items():
+            feed[name] = getattr(self.rng, f"standard_{kind}")(self.inputs[name].shape, np.float32)
         if deterministic:
             # Equal exponential numbers select the most likely choice, and zeros the mean.
             feed["action_noise"][:] = self.about["noise"]["action_noise"] == "exponential"
@@ -47,10 +46,9 @@ class Runner:
 if __name__ == "__main__":
     import gymnasium
 
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    agent, env = Runner(sys.argv[1]), gymnasium.make(sys.argv[2])
-    for episode in range(int(sys.argv[3]) if len(sys.argv) > 3 else 5):
+    path, name, *count = sys.argv[1:] if len(sys.argv) > 2 else sys.exit(__doc__)
+    agent, env = Runner(path), gymnasium.make(name)
+    for episode in range(int(count[0]) if count else 5):
         (observation, _), total, done = env.reset(seed=episode), 0.0, False
         agent.reset()
         while not done:
