@@ -197,9 +197,9 @@ def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> st
     failed = [each.name for each in results if each.score is None]
     sentences = [
         f"Raw data exists for {len(scores)} of {count_text(games, 'game')}.",
-        f"Reverie's score is lower than {AGENT}'s in {len(lost)} of these games.",
-        *([f"Within the range of its five seeds: {next_to_seeds(scores, within)}."] if within else []),
-        *([f"Below all five seeds: {next_to_seeds(scores, below)}."] if below else []),
+        f"Reverie scores lower than {AGENT} in {len(lost)} of them.",
+        *([f"Scores within the range of its five seeds: {next_to_seeds(scores, within)}."] if within else []),
+        *([f"Scores below all five seeds: {next_to_seeds(scores, below)}."] if below else []),
         *([f"Failed: {', '.join(failed)}. A failed run has the score of random."] if failed else []),
         f"{count_text(len(results), 'run')} used {hours:.1f} core-hours.",
     ]

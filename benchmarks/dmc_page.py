@@ -223,8 +223,8 @@ seed 1 and four more runs of Reverie were stopped after 1,130 to 4,000 updates.
   updates, it is 1.43 with seed 0, 1.25 with seed 1, and 1.39 in Reverie in float32. Then it levels off 1 to
   4 % lower in Reverie: from 1,250 to 1,500 updates, it is 1.20 in float32, 1.21 in bfloat16, and 1.23 with
   seed 0 of the author's code. Seed 1 was stopped earlier, at 1.23
-  ([data](results/dmc_curves/cartpole_balance_author/kl_loss.csv)). So bfloat16 is not the cause, which is
-  unknown.
+  ([data](results/dmc_curves/cartpole_balance_author/kl_loss.csv)). The cause is unknown, but it is not
+  bfloat16.
 - **Advantage.** After 4,500 updates, its standard deviation is higher in Reverie, with one seed of each. The
   cause is unknown.
 - **Likely cause of the slow start.** The paper's learning rate and train ratio belong to a network of four

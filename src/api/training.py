@@ -77,7 +77,7 @@ class Run:
 
         The arguments are the settings of `reverie-evaluate`. The result has the keys `returns` and `lengths`
         (a number per episode), `mean` (the mean return), `standard_error` (`None` for a single episode),
-        `step`, `environment`, and the arguments.
+        `run`, `step`, `environment`, `seed`, `policy` and `max_steps`.
 
         Raises:
             UserError: If an argument is invalid, or the checkpoint is missing.
