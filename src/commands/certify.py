@@ -5,13 +5,14 @@
   reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
 
 With torchrun every rank is judged, and the worst result counts.
-Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too noisy to decide, 2 for a user
-error.
+Exit code: 0 if memory is flat, 1 if not, 8 if the run was interrupted, too short or too noisy to decide, 2
+for a user error.
 """
 
 import math
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..config.resolve import typed
 from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
 from ..orchestration.dreamer.agreement import serialize_ranks
+from ..orchestration.orchestrator import Orchestrator, StopReason
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import Signals
@@ -182,12 +184,12 @@ def certify(
     Raises:
         UserError: If the run ends before it can be judged, for example because of a full disk.
     """
-    at_start = in_use_bytes()
+    at_start, stops = in_use_bytes(), list[StopReason]()
     with faults_as_user_errors(config), open_run(config, signals, recipe_of(config, ranks)) as run:
         run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)
-        for _ in run.run():
+        for _ in _steps(run, stops):
             pass
     watched = watched_counters(config.memory.leak_threshold_mb, config.device is Device.cuda)
     judged = judged_series(run.run_dir, watched, run.guard.steady_since)
@@ -196,11 +198,14 @@ def certify(
         repair = "Let it run for longer, or lower training.log_interval."
         ended = f"the run ended at step {run.step}, before its first log line"
         raise UserError(f"{ended}, so memory cannot be judged. {repair}")
+    # The rest of the run may leak, unless it has leaked already.
+    is_whole = stops[0] in (StopReason.finished, StopReason.leak)
     return Certificate(
         command=command,
         run_dir=str(run.config.run_dir),
         fault=settings.fault,
         steps=run.step,
+        cut_short="" if is_whole else f"the run ended early: {run.why(stops[0])}. Repeat it.",
         updates=run.updates,
         device=config.device.value,
         judged=judged,
@@ -210,6 +215,11 @@ def certify(
         instruments_fraction=instruments_fraction(run.run_dir),
         to_decide=to_decide(config, steps, run.guard.steady_since, max(longest, run.step)),
     )
+
+
+def _steps(run: Orchestrator, stops: list[StopReason]) -> Iterator[None]:
+    """Make the steps of a run, and append the reason for its end to `stops`."""
+    stops.append((yield from run.run()))
 
 
 def _fault_of(config: TrainConfig, name: str) -> Fault:

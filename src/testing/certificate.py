@@ -47,6 +47,10 @@ class Certificate:
     run_dir: str
     fault: str | None
     steps: int
+
+    cut_short: str
+    """Why the run ended before its last step, as a sentence, or "". Such a run is not certified as flat."""
+
     updates: int
     device: str
     judged: list[Judged]
@@ -76,7 +80,8 @@ class Certificate:
         has_leak = any(finding.verdict is TrendClass.leak for finding in self.findings)
         if has_leak or self.unaccounted_mb > self.bound_mb or verdicts - {*AT_REST, TrendClass.undecided}:
             return Outcome.not_flat
-        return Outcome.undecided if TrendClass.undecided in verdicts else Outcome.flat
+        is_undecided = self.cut_short or TrendClass.undecided in verdicts
+        return Outcome.undecided if is_undecided else Outcome.flat
 
     def lines(self) -> list[str]:
         """Return the outcome as text, with one line per resource."""
@@ -98,19 +103,19 @@ class Certificate:
     def sentence(self) -> str:
         """Return the outcome as a sentence. If it is undecided, include the run that would decide it."""
         if self.outcome is Outcome.undecided:
-            return f"UNDECIDED: {self.to_decide.text()}"
+            return f"UNDECIDED: {self.cut_short or self.to_decide.text()}"
         return "PASSED: memory is flat" if self.outcome is Outcome.flat else "FAILED"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the certificate, including the series, as JSON values."""
-        same = ("command", "fault", "updates", "unaccounted_mb", "bound_mb", "instruments_fraction")
+        numbers = ("updates", "unaccounted_mb", "bound_mb", "instruments_fraction")
         return {
             "outcome": self.outcome.value,
             "outcomes_of_ranks": [outcome.value for outcome in (self._own, *self.others)],
             "passed": self.outcome is Outcome.flat,
             "steps_to_decide": self.to_decide.steps if self.outcome is Outcome.undecided else None,
             "agent_steps": self.steps,
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in ("command", "fault", "cut_short", *numbers)},
             "versions": versions(self.device),
             "resources": [_resource(each) for each in self.judged],
             "findings": [finding.text() for finding in self.findings],

@@ -1,7 +1,11 @@
 """The certificate command: rejected requests, written files, and exit codes."""
 
 import json
+import os
 import re
+import signal
+import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +21,7 @@ from reverie.commands.certify import main
 from reverie.config.population import PopulationTrainConfig
 from reverie.testing.certificate import Certificate, Outcome
 from reverie.testing.judged import judged_series, to_decide
+from reverie.utils.logging.json_lines import METRICS_FILE
 
 from ..faults.zoo import SETTINGS
 from ..runs.helpers import files_in
@@ -66,6 +71,26 @@ def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
     assert ">undecided</span>" in page and f"certify.steps={steps}" in page and "b3261e" not in page
 
 
+def test_a_run_that_is_stopped_is_undecided_however_flat_its_memory_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run" / METRICS_FILE
+
+    def stop() -> None:
+        while not log.exists() or log.read_text().count("\n") < 40:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(SystemExit) as stopped:
+        main([*SHORT, "compile=none", "certify.steps=1000000", f"run_dir={tmp_path / 'run'}"])
+    assert stopped.value.code == 8
+    ended = "the run ended early: a signal requested it. Repeat it."
+    assert capsys.readouterr().out.splitlines()[-2] == f"UNDECIDED: {ended}"
+    written = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert (written["outcome"], written["cut_short"]) == ("undecided", ended)
+
+
 def test_certain_verdicts_outweigh_undecided_ones(catch_run: Path) -> None:
     config = load_run(str(catch_run))
     judged = judged_series(catch_run, watched_counters(1.0, on_cuda=False), settled_step=150)
@@ -74,6 +99,7 @@ def test_certain_verdicts_outweigh_undecided_ones(catch_run: Path) -> None:
         run_dir=str(catch_run),
         fault=None,
         steps=300,
+        cut_short="",
         updates=65,
         device="cpu",
         judged=judged,
@@ -93,6 +119,9 @@ def test_certain_verdicts_outweigh_undecided_ones(catch_run: Path) -> None:
     whole = replace(undecided, judged=flat)
     assert whole.outcome is Outcome.flat
     assert replace(whole, others=(Outcome.flat, Outcome.undecided)).outcome is Outcome.undecided
+    early = replace(whole, cut_short="the run ended early: a signal requested it. Repeat it.")
+    assert early.sentence() == f"UNDECIDED: {early.cut_short}"
+    assert replace(early, judged=[grown, *flat[1:]]).outcome is Outcome.not_flat
     others = replace(undecided, others=(Outcome.not_flat, Outcome.flat))
     assert others.sentence() == "FAILED" and "rank 1: not flat" in others.lines()
 
