@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,11 +138,12 @@ def save_checkpoint(
     replay: "EpisodeReplayBuffer",
     keep: int,
     best: bool = False,
+    needed: Collection[int] = (),
 ) -> Checkpoint:
     """Write a checkpoint, then delete obsolete checkpoints and unfinished files from crashed saves.
 
-    The newest `keep` checkpoints up to this step and the last one saved as `best` are kept. If saving fails,
-    nothing is changed.
+    The newest `keep` checkpoints up to this step, the last one saved as `best` and the checkpoints of the
+    `needed` steps are kept. If saving fails, nothing is changed.
 
     Raises:
         OSError: If the disk is full or fails.
@@ -180,7 +181,7 @@ def save_checkpoint(
         raise
     replay.commit(saved)
     durable_io.fsync_dir(root)
-    _clean(root, _unwanted(run_dir, step, keep))
+    _clean(root, [each for each in _unwanted(run_dir, step, keep) if each.step not in needed])
     return Checkpoint(folder, step)
 
 

@@ -85,7 +85,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         checkpoint = opened.checkpoint
         self.step, self.saved_step = (checkpoint.step, checkpoint.step) if checkpoint else (0, None)
         self.updates = 0
-        self.checkpoints_to_keep = self.config.training.keep_checkpoints
+        self.checkpoints_to_keep, self.needed_steps = self.config.training.keep_checkpoints, set[int]()
         self.watch = PhaseTimer(*phases, "save", "memory")
         # Subclasses create the guard with their own list of first-time events.
         self.guard: RunGuard
@@ -166,11 +166,12 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first checkpoint")
         with self.watch("save"), self.reports.doing("saving a checkpoint"):
-            keep, model, state = self.checkpoints_to_keep, self.saved_model(), self.state()
+            keep, needed = self.checkpoints_to_keep, self.needed_steps
+            model, state, replay = self.saved_model(), self.state(), self.parts.replay
             # The log must include everything up to the checkpoint.
             self.reports.writer.flush()
             checkpoint = save_checkpoint(
-                self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
+                self.run_dir, self.step, state, model, replay, keep, self.is_best, needed
             )
         self.saved_step, self.is_best = self.step, False
         shown = Path(str(self.config.run_dir), checkpoint.folder.relative_to(self.run_dir))

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import BatchFeed
-from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint, list_checkpoints
 from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings
-from ..checkpoints.shards import RANKS_KEY
+from ..checkpoints.shards import RANKS_KEY, folder_of_run
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile
 from ..envs.episodes import EpisodeTracker
@@ -74,8 +74,6 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         self._side = SideThread("environments") if training.overlap else None
         # Environments are always called in the same thread, so their random streams are deterministic.
         self.begin_call = self._side.begin if self._side else at_once
-        # Rank 0 may still need the previous checkpoint.
-        self.checkpoints_to_keep += not self.ranks.is_first
 
     def begin_after_rollback(self) -> None:
         """Reseed the replay, because the same batches would lead to the same failure."""
@@ -293,6 +291,10 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         # This also applies when the checkpoint of the best step is written again.
         self.is_best |= self.best_step == self.step
         before = self.saved_step, self.is_best
+        if not self.ranks.is_first:
+            # Rank 0 saves last and may fail repeatedly. All checkpoints that it has must stay complete.
+            first = list_checkpoints(folder_of_run(self.run_dir, self.ranks))
+            self.checkpoints_to_keep, self.needed_steps = 1, {each.step for each in first}
         try:
             for is_turn in (not self.ranks.is_first, self.ranks.is_first):
                 serialize_ranks(self.ranks, super().save, is_turn)

@@ -198,7 +198,7 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(
     processes[1].send(signal.SIGTERM)
     ended = [process.end() for process in processes]
     assert [each.code for each in ended] == [RESUME_ME_EXIT_CODE] * 2
-    assert all(each.last_line.endswith(f"continue with resume={os.path.relpath(folder)}") for each in ended)
+    assert all(each.last_line.endswith(f"continue with resume={folder}") for each in ended)
     assert saved_steps(folder)[-1] == saved_steps(folder / RANKS / "001")[-1]
 
 
@@ -215,6 +215,28 @@ def test_a_rank_whose_folder_is_gone_fails_to_save_with_all_others(server: Serve
     processes[0].send(signal.SIGTERM)
     assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
     assert "checkpoint failed" in (folder / RANKS / "001" / "train.log").read_text()
+
+
+def test_checkpoints_stay_complete_if_rank_0_cannot_write_the_next_ones(
+    server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    endless = ("training.total_timesteps=100000", "training.checkpoint_interval=40")
+    processes = ranks_of(server, 2, *SHARED, *endless, "training.keep_checkpoints=1", f"run_dir={folder}")
+    processes[1].wait_until(lambda: bool(saved_steps(folder)))
+    # Rank 0 cannot create the folders of the next checkpoints.
+    in_the_way = [folder / "checkpoints" / f"step_{step:09d}.unfinished" for step in range(400, 40_000, 40)]
+    for path in in_the_way:
+        path.touch()
+    processes[1].wait_until(lambda: (folder / "train.log").read_text().count("checkpoint failed") >= 3)
+    for process in processes:
+        process.send(signal.SIGKILL)
+    assert codes(processes) == [-signal.SIGKILL] * 2
+    for path in in_the_way:
+        path.unlink()
+    [kept] = saved_steps(folder)
+    assert kept in saved_steps(folder / RANKS / "001")
+    assert codes(ranks_of(server, 2, f"resume={folder}", f"training.total_timesteps={kept + 40}")) == [0, 0]
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])
