@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -70,6 +71,9 @@ def open_run(
         heartbeat = Heartbeat()
         if not shows_bar(config.logger.progress):
             opened.enter_context(heartbeat)
+        if not config.resume:
+            # From here on, a run that is killed while it starts can be resumed.
+            _record(config, run_dir)
         threads = _ready_torch(config, recipe, preflight, signals, heartbeat)
         parts = recipe.build(config, run_dir)
         opened.callback(parts.environment.close)
@@ -77,10 +81,7 @@ def open_run(
         if checkpoint is not None:
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
-        save_config(config, run_dir)
-        sign_own_classes(config, run_dir)
-        # With this note, a restart by torchrun resumes the run, so the configuration must be saved first.
-        note_torchrun(run_dir)
+        _record(config, run_dir)
         _log_start(config, recipe, parts, plan, notices, threads)
         step = checkpoint.step if checkpoint else 0 if restarts else None
         progress, planned_mb = config.logger.progress, plan.memory_mb if plan else None
@@ -101,6 +102,14 @@ def open_run(
                 run.mirror.upload(checkpoint, prune=False)
         undo.pop_all()
         yield run
+
+
+def _record(config: TrainConfig, run_dir: Path) -> None:
+    """Write the files that are needed to resume a run."""
+    save_config(config, run_dir)
+    sign_own_classes(config, run_dir)
+    # With this note, a restart by torchrun resumes the run, so the configuration must be saved first.
+    note_torchrun(run_dir)
 
 
 def _ready_torch(

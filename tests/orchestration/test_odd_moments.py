@@ -31,6 +31,7 @@ from ..runs.helpers import (
     series_of,
     start,
 )
+from ..runs.warm import Server
 
 
 def evaluations_of(run_dir: Path) -> list[float]:
@@ -49,6 +50,18 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     assert "no checkpoint yet: the run starts over" in (broken / "train.log").read_text()
     assert scalars_of(events_of(broken)) == series_of(metrics_of(broken))
     assert saved_steps(broken) == saved_steps(unbroken)
+
+
+def test_a_run_that_was_killed_while_it_started_begins_again(server: Server, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    stored = ("buffer.storage=mmap", "training.total_timesteps=20")
+    process = server.start("train", *CATCH, *stored, f"run_dir={run_dir}")
+    process.wait_until(lambda: (run_dir / "replay").exists())
+    process.send(signal.SIGKILL)
+    assert process.end().code == -signal.SIGKILL
+    ended = server.run("train", f"resume={run_dir}")
+    assert ended.code == 0, ended.error
+    assert saved_steps(run_dir)[-1] == 20
 
 
 def test_a_run_whose_checkpoints_were_moved_away_keeps_its_log(
