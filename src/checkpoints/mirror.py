@@ -9,10 +9,11 @@ import logging
 import os
 import re
 import shutil
+import signal
 import threading
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -255,14 +256,15 @@ class Mirror:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait up to `checkpoint.mirror_timeout` seconds for the last copy, or until a second Ctrl-C."""
+        """Wait up to `checkpoint.mirror_timeout` seconds for the last copy, or until Ctrl-C."""
         # Wake the thread from any pause for a last attempt. After a conflict, the mirror is already closed.
         self._wake.set()
         job = None if self._is_closed else self._job
         try:
             if job and kind is not KeyboardInterrupt and not job.done.is_set():
                 _LOG.info("waiting up to %g s for the last copy; press Ctrl-C to stop waiting", self._timeout)
-                job.done.wait(self._timeout)
+                with _until_ctrl_c():
+                    job.done.wait(self._timeout)
         finally:
             self._is_closed = True
             self._wake.set()
@@ -271,7 +273,7 @@ class Mirror:
             else:
                 step, reason = job.checkpoint.step, f" ({self._outage})" if self._outage else ""
                 text = "the checkpoint of step %s was not copied to the mirror%s; resume=%s copies it"
-                _LOG.warning(text, f"{step:,}", reason, os.path.relpath(self._run_dir))
+                _LOG.warning(text, f"{step:,}", reason, self._run_dir)
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
         """Queue a copy of a checkpoint and the run's earlier checkpoints. Return immediately.
@@ -318,6 +320,20 @@ class Mirror:
                 job.done.set()
 
 
+@contextmanager
+def _until_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the block and nothing else. This has no effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def check_mirror(url: str, run_dir: str | None) -> None:
     """Raise `UserError` if a mirror has an unsupported protocol, or contains the run itself or another run.
 
@@ -354,6 +370,9 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     require_protocol("resume", url)
     folder = Path(run_dir) if run_dir else EXPERIMENTS / url.rstrip("/").rpartition("/")[2]
     require_free(folder)
+    if os.path.lexists(folder) and (folder.is_symlink() or folder.is_mount() or any(folder.iterdir())):
+        repair = f"Restore into a new folder, e.g. run_dir={folder / 'run'}."
+        raise UserError(f"run_dir={folder} cannot be replaced by the restored folder. {repair}")
     remote = RemoteFolder(url)
     try:
         sizes = call_with_timeout(LIST_SECONDS, remote.sizes)

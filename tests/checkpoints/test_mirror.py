@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,18 @@ def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(
     assert "the checkpoint of step 60 was not copied to the mirror" in ended.error
     (run,) = (tmp_path / "experiments").iterdir()
     assert saved_steps(run) == [30, 60]
+
+
+def test_ctrl_c_ends_only_the_wait_for_the_last_copy(tmp_path: Path, server: Server) -> None:
+    short = ("training.total_timesteps=60", "training.checkpoint_interval=30", f"run_dir={tmp_path / 'run'}")
+    with server_that_never_answers() as url:
+        mirrored = (f"checkpoint.mirror={S3_MIRROR}", "checkpoint.mirror_timeout=3600")
+        process = server.start("train", *CARTPOLE, *short, *mirrored, environment=environment(url))
+        process.wait_for("press Ctrl-C to stop waiting", tmp_path / "run" / "train.log")
+        process.send(signal.SIGINT)
+        ended = process.end()
+    assert ended.code == 0, ended.error
+    assert ended.last_line.endswith(f"was not copied to the mirror; resume={tmp_path / 'run'} copies it")
 
 
 def test_the_plan_counts_the_mirror(cartpole_run: Path) -> None:

@@ -30,6 +30,23 @@ def test_a_restored_run_has_every_checkpoint_that_it_kept(copy: Path) -> None:
     assert files_in(Path(folder) / "checkpoints") == files_in(copy / "checkpoints")
 
 
+def test_a_folder_that_a_restored_one_cannot_replace_is_refused_at_once(copy: Path) -> None:
+    Path("empty").mkdir()
+    Path("link").symlink_to("empty")
+    Path("begun").mkdir()
+    Path("begun/.lock").touch()
+    for name in ("link", "begun"):
+        repair = (
+            f"cannot be replaced by the restored folder. Restore into a new folder, e.g. run_dir={name}/run."
+        )
+        with pytest.raises(UserError, match=re.escape(repair)):
+            restore(f"file://{copy}", name)
+    for name in ("link/run", "empty/run"):
+        shutil.rmtree("empty/run", ignore_errors=True)
+        restore(f"file://{copy}", name)
+        assert saved_steps(Path(name)) == [150, 300]
+
+
 def test_half_a_checkpoint_is_not_used(copy: Path) -> None:
     (copy / "checkpoints/step_000000300/manifest.json").unlink()
     folder, (message,) = restore(f"file://{copy}", None)
