@@ -118,7 +118,7 @@ def _attempt(
             raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
         except KeyboardInterrupt as error:
             # This is the second Ctrl-C.
-            raise KeyboardInterrupt(_how_to_continue(run.run_dir)) from error
+            raise KeyboardInterrupt(_how_to_continue(run.config)) from error
         except torch.OutOfMemoryError as error:
             raise SystemExit(_gpu_memory_ended(run, error)) from error
         # Stop the progress bar before the final log line.
@@ -145,7 +145,7 @@ def _resume_hint(run: Orchestrator) -> str:
     saved = f"The newest checkpoint is from step {steps[-1]:,}" if steps else "There is no checkpoint yet"
     if steps[-1:] == [run.step]:
         saved = f"Nothing is lost: step {run.step:,} is saved"
-    return f"{saved}. Continue with resume={_folder_of_run(run.run_dir)}"
+    return f"{saved}. Continue with resume={_folder_of_run(run.config)}"
 
 
 def _end_at_once(config: TrainConfig) -> None:
@@ -153,12 +153,12 @@ def _end_at_once(config: TrainConfig) -> None:
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             child.kill()
-    end_at_once(then=_how_to_continue(Path(config.run_dir)) if config.run_dir else "")
+    end_at_once(then=_how_to_continue(config) if config.run_dir else "")
 
 
-def _how_to_continue(run_dir: Path) -> str:
+def _how_to_continue(config: TrainConfig) -> str:
     """Return how to resume a run. For `reverie-train` without torchrun, this is a complete command."""
-    resume = f"resume={_folder_of_run(run_dir)}"
+    resume = f"resume={_folder_of_run(config)}"
     program = Path(sys.argv[0])
     is_script = program.parts[-2:] == ("scripts", "train.py")
     if started_ranks().size > 1 or not (is_script or program.name == "reverie-train"):
@@ -167,9 +167,9 @@ def _how_to_continue(run_dir: Path) -> str:
     return "continue with: " + shlex.join([*(_shortest_name(path) for path in paths), resume])
 
 
-def _folder_of_run(run_dir: Path) -> str:
-    """Return the relative path of the whole run's folder (of all ranks) for `resume=`."""
-    return os.path.relpath(folder_of_run(run_dir, started_ranks()))
+def _folder_of_run(config: TrainConfig) -> Path:
+    """Return the path of the whole run's folder (of all ranks) for `resume=`, as the user typed it."""
+    return folder_of_run(Path(str(config.run_dir)), started_ranks())
 
 
 def _shortest_name(program: str) -> str:
@@ -177,7 +177,11 @@ def _shortest_name(program: str) -> str:
     name = Path(program).name
     if shutil.which(name) == program:
         return name
-    relative = os.path.relpath(program)
+    try:
+        relative = os.path.relpath(program)
+    except FileNotFoundError:
+        # The current folder was deleted.
+        return program
     return program if relative.startswith(os.pardir) else relative
 
 
@@ -190,25 +194,25 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     if error.errno == errno.EFBIG:
         repair = "Raise the file size limit (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
-    folder = folder_of_run(Path(config.run_dir), started_ranks())
+    folder = _folder_of_run(config)
     then = f"continue with resume={folder}" if (folder / CONFIG_FILE).exists() else "start again"
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 
 def _log_outcome(run: Orchestrator, reason: StopReason, first_step: int) -> StopReason:
     """Log the outcome of a run. Exit unless the run is finished, was ended or rolls back."""
-    folder = os.path.relpath(run.run_dir)
+    folder = run.config.run_dir
     if reason is StopReason.finished:
-        _LOG.info("finished: %s%s", run.config.run_dir, _NO_STEPS if run.step == first_step else "")
+        _LOG.info("finished: %s%s", folder, _NO_STEPS if run.step == first_step else "")
     elif reason is StopReason.ended:
-        _LOG.info("ended at step %s: %s; %s", f"{run.step:,}", run.why(reason), _how_to_continue(run.run_dir))
+        _LOG.info("ended at step %s: %s; %s", f"{run.step:,}", run.why(reason), _how_to_continue(run.config))
     elif reason is StopReason.rollback and list_checkpoints(run.run_dir):
         _LOG.warning("%s: rolling back to the newest checkpoint", reason.value)
     elif reason is StopReason.leak:
         _LOG.error("stopped: %s; saved a checkpoint, see train.log in %s", reason.value, folder)
         raise SystemExit(LEAK_EXIT_CODE)
     elif reason is StopReason.stopped:
-        _LOG.warning("interrupted; %s", _how_to_continue(run.run_dir))
+        _LOG.warning("interrupted; %s", _how_to_continue(run.config))
         raise SystemExit(RESUME_ME_EXIT_CODE)
     else:
         _LOG.error(run.why(reason))
@@ -221,7 +225,7 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
     details = f" Its allocations are in {snapshot}." if snapshot else ""
-    repair = f"{recipe_of(run.config).gpu_repair}. Continue with resume={_folder_of_run(run.run_dir)}"
+    repair = f"{recipe_of(run.config).gpu_repair}. Continue with resume={_folder_of_run(run.config)}"
     full = f"Out of GPU memory at step {run.step:,}.{details} {repair}"
     _LOG.error("%s\n%s", first_line(error), full)
     return GPU_MEMORY_EXIT_CODE

@@ -1,9 +1,12 @@
 """Folders that a run cannot use: read-only, from another experiment, or with damaged checkpoints."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
+
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 from ..runs.helpers import CARTPOLE, CATCH, checkpoint_at, files_in, identity, saved_steps, start
 from ..runs.warm import Ended, Server
@@ -90,6 +93,20 @@ def test_evaluating_needs_no_right_to_write(tmp_path: Path, catch: Path, server:
     ended = server.run("evaluate", f"run={run_dir}", "episodes=1", obeys_permissions=True)
     make_writable(run_dir)
     assert (ended.code, '"step": 32' in ended.out) == (0, True), ended.error
+
+
+def test_the_folder_from_which_a_run_was_started_may_be_deleted(tmp_path: Path, server: Server) -> None:
+    here, run_dir = tmp_path / "here", tmp_path / "run"
+    here.mkdir()
+    endless = "training.total_timesteps=1000000"
+    process = server.start("train", *CATCH, *SHORT, endless, f"run_dir={run_dir}", folder=here)
+    process.wait_for('"step": 16', run_dir / "metrics.jsonl")
+    shutil.rmtree(here)
+    process.send(signal.SIGTERM)
+    ended = process.end()
+    assert ended.code == RESUME_ME_EXIT_CODE, ended.error
+    assert ended.last_line.endswith(f"interrupted; continue with resume={run_dir}")
+    assert len(saved_steps(run_dir)) == 1
 
 
 def test_another_experiment_in_the_folder_of_a_run_is_refused(catch: Path, server: Server) -> None:

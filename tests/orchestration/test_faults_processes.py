@@ -204,7 +204,7 @@ def test_a_resumed_run_whose_environment_cannot_start_loses_nothing_and_saves_no
         patched.setattr(CartPoleEnv, "reset", broken_after_one(CartPoleEnv.reset))
         resume(run_dir, "training.total_timesteps=40")
     assert ended.value.code == ENVIRONMENT_EXIT_CODE
-    hint = f"Nothing is lost: step 20 is saved. Continue with resume={os.path.relpath(run_dir)}"
+    hint = f"Nothing is lost: step 20 is saved. Continue with resume={run_dir}"
     assert (run_dir / "train.log").read_text().endswith(f"{hint}\n")
     assert files_in(run_dir / "checkpoints") == before
     resume(run_dir, "training.total_timesteps=40")
@@ -283,7 +283,7 @@ def test_above_the_limit_of_restarts_the_run_ends_with_a_checkpoint_from_which_i
     ended = server.run("train", *TOY, *settings, f"run_dir={run_dir}", environment=leaves_nothing)
     assert ended.code == ENVIRONMENT_EXIT_CODE, ended.error
     assert "The limit env.max_restarts=0 is reached." in ended.error
-    assert ended.last_line.endswith("Continue with resume=" + os.path.relpath(run_dir))
+    assert ended.last_line.endswith(f"Continue with resume={run_dir}")
     (step,) = saved_steps(run_dir)
     latest_checkpoint(run_dir)
     ended = server.run(

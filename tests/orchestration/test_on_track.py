@@ -208,27 +208,28 @@ def test_a_run_is_compared_with_published_curves_at_equal_frames_up_to_their_end
     assert said.getMessage().startswith("step 54,000: behind: return 3.0, reference 5.0 to 7.3 at 208,000 fr")
 
 
-def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
+def test_the_causes_are_those_that_the_settings_show() -> None:
     small, large = reference_at(128), reference_at(1024)
-    assert "Usual causes: none visible in the settings." in usual_causes(configured(), small, tmp_path)
+    assert "Usual causes: none visible in the settings." in usual_causes(configured(), small)
     wrong = configured(
         "env.action_repeat=16",
         "world_model.objective=reconstruction",
         "world_model.decoder_scale=1",
         "training.train_ratio=256",
         "optimizer.actor_learning_rate=null",
+        "run_dir=experiments/wrong",
     )
-    text = usual_causes(wrong, small, tmp_path)
+    text = usual_causes(wrong, small)
     for cause in (
         "env.action_repeat=16: ",
         "world_model.decoder_scale=1: ",
         "training.train_ratio=256: ",
         "optimizer.learning_rate=0.001: ",
-        "python -m benchmarks.pong_probe run=",
+        "python -m benchmarks.pong_probe run=experiments/wrong ",
     ):
         assert cause in text
     # Published runs used 1,024.
-    assert "train_ratio" not in usual_causes(wrong, large, tmp_path)
+    assert "train_ratio" not in usual_causes(wrong, large)
 
 
 def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(

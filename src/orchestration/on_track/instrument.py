@@ -12,7 +12,6 @@ import gzip
 import json
 import logging
 import math
-import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -232,10 +231,10 @@ class OnTrack(Instrument):
         # A seed as good as five published ones is below all five with probability 1/6.
         if standing.is_behind and not self._has_warned and not self._is_by_frames:
             self._has_warned = True
-            _LOG.warning("%s", usual_causes(run.config, reference, run.run_dir))
+            _LOG.warning("%s", usual_causes(run.config, reference))
 
 
-def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path) -> str:
+def usual_causes(config: DreamerTrainConfig, reference: Reference) -> str:
     """Return the settings that may explain why a run of Pong is behind all reference runs."""
     skip, ratio = config.env.action_repeat, config.training.train_ratio
     model = config.world_model
@@ -257,7 +256,7 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
     }
     found = [text for text, applies in causes.items() if applies]
     shown = "; ".join(found) if found else "none visible in the settings"
-    probe = f"python -m benchmarks.pong_probe run={os.path.relpath(run_dir)}"
+    probe = f"python -m benchmarks.pong_probe run={config.run_dir}"
     return (
         f"behind the worst reference run. Usual causes: {shown}. To check whether the model encodes "
         f"the ball, run {probe} in a checkout"

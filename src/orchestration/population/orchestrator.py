@@ -2,10 +2,10 @@
 
 import logging
 import math
-import os
 import time
 from collections.abc import Generator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         except UserError as error:
             _LOG.error("no report: %s", error)
         else:
-            _LOG.info("report: %s", os.path.relpath(path))
+            _LOG.info("report: %s", Path(str(self.config.run_dir), path.name))
 
     def save_if_possible(self) -> None:
         """Save a checkpoint, unless a generation is in progress or this step is already saved."""
