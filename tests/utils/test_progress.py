@@ -288,6 +288,33 @@ def test_the_bar_ends_at_the_last_step_however_quick_the_run_was() -> None:
     assert shown.rstrip().splitlines()[-1].split("━")[0].endswith("40 of 40 ")
 
 
+CLOSED = """
+import os, pty, sys
+
+ours, theirs = pty.openpty()
+os.dup2(theirs, 2)
+from reverie.utils.logging.config import ProgressMode
+from reverie.utils.logging.console import Progress
+
+progress = Progress(40, ProgressMode.bar, clock=lambda: 0.0)
+progress.advance(4, 4, "learning")
+os.close(theirs)
+os.close(ours)
+progress.close()
+print("the run goes on")
+# Nothing can be written at exit.
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_bar_outlives_its_terminal() -> None:
+    environment = {**os.environ, "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    ended = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, env=environment)
+    assert ended.stdout == "the run goes on\n"
+
+
 def test_the_step_between_two_samples_of_the_pace_is_described() -> None:
     progress = Progress(40, ProgressMode.plain, clock=lambda: 0.0)
     for step in (0, 7):

@@ -284,7 +284,9 @@ class Progress:
         """Stop the bar and restore the terminal. Calling this again has no effect."""
         if not self._bar.disable:
             self._bar.update(self._steps.id, completed=self._step)
-            self._bar.stop()
+            # The terminal may be closed, but the run is not over yet.
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
     def _time_left(self) -> str:
         seconds = self._steps.time_remaining if self._steps.remaining else 0
