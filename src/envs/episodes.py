@@ -56,8 +56,9 @@ class EpisodeTracker:
         return [self._episode(int(envs[row]), info) for row, info in zip(ended, infos, strict=True)]
 
     def open_episodes(self, step: TimeStep) -> list[Episode]:
-        """Return the sums of the episodes that are still open after `step`, the last added record."""
-        return [self._episode(env, {}) for env in np.flatnonzero(~step.is_last).tolist()]
+        """Return the sums of the episodes that are still open after `step`, the last added record(s)."""
+        ended = np.flatnonzero(step.is_last) if step.envs is None else step.envs
+        return [self._episode(env, {}) for env in np.setdiff1d(np.arange(self.num_envs), ended).tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the open episodes."""

@@ -172,7 +172,7 @@ class NativeVector:
         tensors = [each for each in seen.values() if isinstance(each, Tensor) and each.is_floating_point()]
         rows = [*signals, *(each.flatten(1).isfinite().all(1) for each in (action, *tensors))]
         if all(isinstance(row, Tensor) for row in rows):
-            rows = list(torch.stack([row.float() for row in rows]).cpu().numpy())
+            rows = list(torch.stack([row.detach().float() for row in rows]).cpu().numpy())
         reward, terminal, truncated, action_is_finite, *is_finite = (as_array(row) for row in rows)
         if not action_is_finite.all():
             repair = "Return to an earlier checkpoint, or lower the learning rate"

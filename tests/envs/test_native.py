@@ -18,6 +18,7 @@ from torch import Tensor
 import reverie
 from examples.catch_tensors import CatchTensors
 from reverie.envs import Catch, EnvConfig, EnvironmentCrashed, Suite, make_environment, make_single, spec_of
+from reverie.envs.episodes import EpisodeTracker
 from reverie.envs.native import Given, NativeVector, actions_of, info_rows
 from reverie.envs.registered import register_maker
 from reverie.envs.spaces import as_array, convert_action, convert_observation
@@ -133,9 +134,13 @@ def test_final_records_come_alone_before_the_first_records_of_the_next_episodes(
     def maker(num_envs: int) -> VectorEnv:
         return SyncVectorEnv([SINGLES["cartpole"]] * num_envs, autoreset_mode=mode)
 
-    environment = made(maker, 3)
+    environment, tracker = made(maker, 3), EpisodeTracker(3)
     step, has_ended = environment.reset(), False
     for _ in range(40):
+        tracker.add(step, step.envs)
+        ended = np.flatnonzero(step.is_last) if step.envs is None else step.envs
+        still_open = [episode.env for episode in tracker.open_episodes(step)]
+        assert still_open == np.delete(np.arange(3), ended).tolist()
         before, step = step, environment.step(np.eye(2, dtype=np.float32)[np.zeros(len(step.reward), int)])
         if step.envs is not None:
             assert step.is_last.all() and not step.is_first.any()
@@ -330,6 +335,26 @@ def test_a_failure_closes_the_environment_and_keeps_a_state_for_new_episodes(
     step, [warning] = made(lambda num_envs: CatchTensors(num_envs), 2).restore(environment.state_dict())
     assert step.is_first.all()
     assert "because it failed before the checkpoint" in warning
+
+
+class Differentiable(CatchTensors):
+    """Catch whose pictures, rewards and flags depend on a parameter."""
+
+    def step(self, actions: Tensor) -> Any:
+        pictures, reward, ended, truncated, info = super().step(actions)
+        parameter = torch.ones((), requires_grad=True)
+        return pictures, reward * parameter, ended * parameter, truncated, info
+
+
+def test_tensors_may_require_gradients() -> None:
+    plain, differentiable = made(CatchTensors, 2), made(Differentiable, 2)
+    expected, found = plain.reset(), differentiable.reset()
+    for _ in range(20):
+        action = np.eye(3, dtype=np.float32)[np.arange(len(expected.reward)) % 3]
+        expected, found = plain.step(action), differentiable.step(action)
+        for name in ("reward", "is_first", "is_last", "is_terminal"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert isinstance(found.reward, np.ndarray)
 
 
 def test_an_action_that_is_not_finite_is_refused() -> None:
