@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from reverie_play import DreamSession, Frame, action_names, key_map
 from reverie_play.session import KEPT_FRAMES, SKIPPED_STEPS, dreamer_with_pictures
 
+from examples.catch_tensors import CatchTensors
 from reverie.envs import EnvConfig, Suite, make_environment
+from reverie.envs.registered import register_maker
 from reverie.memory import no_growth
 from reverie.models import LatentState, Noise
 from reverie.utils.errors import UserError
@@ -132,6 +134,13 @@ def test_a_dream_lives_as_long_as_the_horizon_and_an_episode_begins_another(
         session.horizon = 1
         # The first step has no delay.
         assert session.step(0).age == 0
+
+
+def test_a_vector_environment_may_return_tensors(workflow: DreamerWorkflow) -> None:
+    env = EnvConfig(suite=Suite.vector, id=register_maker(CatchTensors), action_repeat=1)
+    with closing(DreamSession(workflow, env, "image", 45)) as session:
+        game, dream, difference = split(session.restart(SEED))
+    assert (difference == np.abs(game.astype(int) - dream)).all() and game.any()
 
 
 def test_skipping_leads_to_a_later_moment_of_the_game(session: DreamSession) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from reverie.envs import EnvConfig, VectorEnvironment, make_environment
+from reverie.envs.spaces import as_array
 from reverie.models import LatentState, Noise, categorical_kl, unimix_log_probs
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed, torch_generator
@@ -236,7 +237,7 @@ class DreamSession:
         decoder = self._workflow.world_model.decoder
         assert decoder is not None
         [[dream]] = decoder.to_raw(decoder(LatentState.stack([self._dream], 1)))[self._image].cpu().numpy()
-        real = self._now.arrival.observation[self._image][0]
+        real = as_array(self._now.arrival.observation[self._image][0])
         difference = np.abs(real.astype(np.int16) - dream).astype(np.uint8)
         return np.concatenate([real, dream, difference], axis=1)
 
