@@ -126,7 +126,8 @@ def _checked(path: Path) -> int:
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
     """Write a dataset with unencoded images to one file. Return the number of episodes.
 
-    Continuous actions are the model's actions in [-1, 1], which are the bounds of the action space.
+    Continuous actions are the model's actions, clipped to [-1, 1], the bounds of the action space. These are
+    the actions that environments execute.
     """
     h5py, library = _packages()
     size, sizes = spec.action.size, spec.action.parts
@@ -137,7 +138,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
     count, steps = 0, 0
     with h5py.File(folder / "data" / DATA_FILE, "w", track_order=True) as file:
         for count, episode in enumerate(episodes, 1):
-            actions, taken = episode.action[:-1], len(episode.reward) - 1
+            actions, taken = episode.action[:-1].clip(-1, 1), len(episode.reward) - 1
             if spec.action.is_discrete:
                 actions = np.array([convert_action(acting, action) for action in actions])
             ends = np.arange(taken) == taken - 1

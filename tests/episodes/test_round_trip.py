@@ -162,3 +162,15 @@ def test_an_observation_that_would_be_lost_is_not_written(tmp_path: Path, form: 
     with pytest.raises(UserError, match=f"`{key}` is not a valid observation in format={form.value}"):
         write_episodes(tmp_path, form, [episode(spec, 3)], spec)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_minari_contains_the_executed_actions(tmp_path: Path) -> None:
+    spec = EpisodeSpec({"vector": ArraySpec((2,))}, ActionSpec(1, is_discrete=False))
+    sampled = episode(spec, 20)
+    sampled.action[:-1] *= 3
+    write_episodes(tmp_path, Format.minari, [sampled], spec)
+    dataset = MinariDataset(tmp_path / "data")
+    [read] = dataset.iterate_episodes()
+    assert np.abs(sampled.action).max() > 1
+    assert all(dataset.action_space.contains(action) for action in read.actions)
+    np.testing.assert_array_equal(read.actions, sampled.action[:-1].clip(-1, 1))
