@@ -29,7 +29,7 @@ class Runner:
         self.is_first = np.array(True)
 
     def act(self, observation, deterministic=False):
-        """Return the action for an observation, and update the recurrent state."""
+        """Return the action for an observation, a scalar or an array, and update the recurrent state."""
         dtypes = self.about["observation"]
         parts = observation if isinstance(observation, dict) else dict.fromkeys(dtypes, observation)
         feed = {f"observation.{key}": np.asarray(parts[key], dtype) for key, dtype in dtypes.items()}
@@ -40,7 +40,7 @@ class Runner:
             feed["action_noise"][:] = self.about["noise"]["action_noise"] == "exponential"
         action, *state = self.session.run(None, feed | self.state | {"is_first": self.is_first})
         self.state, self.is_first = dict(zip(self.about["state"], state, strict=True)), np.array(False)
-        return action
+        return action[()]
 
 
 if __name__ == "__main__":

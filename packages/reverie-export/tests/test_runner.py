@@ -76,6 +76,11 @@ def test_the_runner_repeats_each_action_like_the_run(cartpole_file: Path, tmp_pa
     assert all(len(set(group)) == 1 for group in groups) and len(set(actions)) == 2
 
 
+def test_a_discrete_action_is_a_number_that_environments_can_use_as_a_key(cartpole_file: Path) -> None:
+    runner = runpy.run_path(str(RUNNER))["Runner"](str(cartpole_file))
+    assert {0: "left", 1: "right"}[runner.act(np.zeros(4))] in ("left", "right")
+
+
 def test_the_runner_feeds_dicts_of_other_dtypes_and_selects_likely_actions(tmp_path: Path) -> None:
     agent, workflow = random_agent(Spaces, "model=debug")
     export_onnx(agent, tmp_path / "agent.onnx")
