@@ -7,6 +7,7 @@ import functools
 import json
 import mmap
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -283,6 +284,28 @@ def test_elements_outside_a_sample_are_represented_by_it_and_count_once() -> Non
     assert more == pytest.approx(20_000 * 270, rel=0.3)
     names = [path for path in after.held["cpu"] if path not in before.held["cpu"]]
     assert not any("that nothing names" in path for path in names), names
+
+
+def test_tensors_in_tuples_outside_a_sample_are_not_attributed_to_cpp() -> None:
+    def tensors() -> list[Any]:
+        return [(number, (torch.zeros(101), number)) for number in range(5_000)]
+
+    # The list has no name, because only the evaluation of this line references it.
+    held = [tensors(), measure_heap({}, is_whole=True)].pop().held["cpu"]
+    assert any("<list that nothing names>[*][*][*]" in path for path in held), held
+    assert not any("(101,)" in path for path in held), held
+
+
+def test_another_thread_can_build_a_tuple_during_a_search() -> None:
+    search = threading.Thread(target=measure_heap, args=({}, True))
+
+    def elements() -> Iterator[int]:
+        search.start()
+        while search.is_alive():
+            yield 0
+            time.sleep(0.001)
+
+    assert set(tuple(elements())) == {0}
 
 
 def test_the_container_that_keeps_pace_with_the_growth_is_the_cause() -> None:

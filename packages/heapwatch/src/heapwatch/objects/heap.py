@@ -11,6 +11,8 @@ import sys
 import types
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, compress, repeat
+from operator import is_not
 from typing import Any
 
 from ..pytorch import TORCH
@@ -59,14 +61,29 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None =
     """
     gc.collect()
     TORCH.refresh()
-    for each in filter(is_tensor, gc.get_objects() if is_whole else ()):
+    for each in filter(is_tensor, _tracked() if is_whole else ()):
         # Reading creates the gradient's Python object. Created now, it does not count as growth later.
         gradient_of(each)
-    return _Measurement(gc.get_objects(), is_whole).of(roots, before)
+    return _Measurement(_tracked(), is_whole).of(roots, before)
+
+
+def _tracked() -> list[Any]:
+    """Return all objects that the garbage collector tracks, except for plain tuples.
+
+    A tuple that another thread is building, such as `tuple(generator)`, must have no other reference.
+    """
+    every = list[Any]()
+    chosen = compress(every, map(is_not, map(type, every), repeat(tuple)))
+    # The interpreter switches threads only after its own calls and loops. There are none while the tuples are
+    # referenced. The second list is new, because `every` contains itself.
+    every += chain.from_iterable(map(gc.get_objects, (None,)))
+    found = [*chosen]
+    every *= 0
+    return found
 
 
 class _Measurement:
-    """One walk over `existing`: all objects tracked by the garbage collector."""
+    """One walk over `existing`: the objects tracked by the garbage collector, without plain tuples."""
 
     def __init__(self, existing: list[Any], is_whole: bool) -> None:
         self._existing, self._is_whole = existing, is_whole
@@ -124,10 +141,8 @@ class _Measurement:
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield all objects reachable by name, the user's objects before libraries, then the rest."""
         yield from roots.items()
-        frames = _frames()
-        modules = [m for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
         read = type_attribute(types.ModuleType, "__dict__")["__dict__"].__get__
-        namespaces = [read(module) for module in modules]
+        namespaces = [read(m) for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
         classes = [each for each in self._existing if issubclass(type(each), type)]
         for of_libraries in (False, True) if self._is_whole else (False,):
             chosen = [namespace for namespace in namespaces if _is_library(namespace) is of_libraries]
@@ -140,23 +155,19 @@ class _Measurement:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
             # Globals and classes outlive variables.
             if not of_libraries:
-                yield from _variables(frames)
+                yield from _variables(_frames())
         if self._is_whole:
             yield from self._nameless()
 
     def _nameless(self) -> Iterator[tuple[str, Any]]:
         """Yield the objects that the garbage collector tracks but no name reaches."""
         self._skip_unsampled()
-        others = [each for each in self._existing if not is_tensor(each)]
-        for value in others:
-            # The owner of a tuple has been visited.
-            if id(value) not in self._visitor.seen and type(value) is not tuple:
+        for value in self._existing:
+            if id(value) not in self._visitor.seen and not is_tensor(value):
                 yield f"<{type_name(type(value))} that nothing names>", value
-        # These are elements outside a sample.
-        of_python = set(map(id, gc.get_referents(*others)))
-        tensors = [each for each in self._existing if is_tensor(each) and id(each) not in of_python]
+        self._skip_unsampled()
         # Parameters precede their gradients, so that each gradient has the name of its parameter.
-        for value in sorted(tensors, key=lambda each: gradient_of(each) is None):
+        for value in sorted(filter(is_tensor, self._existing), key=lambda each: gradient_of(each) is None):
             if id(value) not in self._visitor.seen:
                 yield f"<{_kind_of(value)}, held by C++ only>", value
 
