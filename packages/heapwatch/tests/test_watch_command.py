@@ -102,21 +102,35 @@ def test_a_program_whose_main_thread_only_waits_is_watched(tmp_path: Path) -> No
         tmp_path,
         """
         import json, threading, time
+        class Cycle:
+            def __init__(self):
+                self.own = self
+            def __del__(self):
+                # This registers the thread that samples.
+                threading.current_thread()
         kept = []
         def work():
             for _ in range(5_000):
                 kept.append(bytearray(100_000))
+                Cycle()
                 time.sleep(0.01)
                 if json.load(open("report/watch.json"))["findings"]:
                     break
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
+        end = time.monotonic() + 60
+        # It is listed until its sample ends.
+        while threading.active_count() > 1 and time.monotonic() < end:
+            time.sleep(0.01)
+        print(threading.enumerate() == [threading.main_thread()])
         """,
     )
     seen = python(tmp_path, *WATCH[:-1], "0.05", "train.py")
     [finding] = read(tmp_path)["findings"]
     assert seen.returncode == 0 and "module __main__.kept holds" in finding["sources"][0], seen.stderr
+    # Programs wait for all threads that they find.
+    assert seen.stdout == "True\n"
 
 
 SLOW = """

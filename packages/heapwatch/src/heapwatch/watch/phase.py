@@ -1,5 +1,6 @@
 """Find a fixed phase of an unmodified program: after its optimizer's steps, or by a clock."""
 
+import _thread
 import ctypes
 import inspect
 import logging
@@ -122,7 +123,8 @@ class Phase:
         self._turns = set[object]()
         self._stopped = threading.Event()
         self._hook: Any = None
-        self._clock = threading.Thread(target=self._run_clock, name="heapwatch", daemon=True)
+        # The clock's thread holds it.
+        self._clock = threading.Lock()
         self._pending = _Tick(self._tick)
         self._pid = os.getpid()
         self._calls = None if at is None else _Calls(at, self._count_one)
@@ -131,7 +133,8 @@ class Phase:
         """Start counting."""
         if self._calls is None:
             self._listen()
-            self._clock.start()
+            # Programs wait for each thread of `threading.enumerate()`, so it must not list this one.
+            _thread.start_new_thread(self._run_clock, ())
         else:
             self._calls.start()
 
@@ -142,9 +145,10 @@ class Phase:
             self._calls.stop()
         elif self._hook is not None:
             self._hook.remove()
-        if self._clock.is_alive():
-            # It may be sampling. The timeout ends the wait if a finalizer there waits for this thread.
-            self._clock.join(_SILENT_SECONDS)
+        # The clock's thread may be sampling, but a forked child has none. The timeout ends the wait if a
+        # finalizer there waits for this thread.
+        if os.getpid() == self._pid and self._clock.acquire(timeout=_SILENT_SECONDS):
+            self._clock.release()
 
     def _listen(self) -> None:
         """Count the steps of all optimizers, once the program has imported PyTorch."""
@@ -184,19 +188,22 @@ class Phase:
 
     def _run_clock(self) -> None:
         asked = 0.0
-        while self.is_timed and not self._stopped.wait(self._seconds):
-            # The program may import PyTorch at any time.
-            self._listen()
-            if self._pending in _WAITING and time.monotonic() - asked > _SILENT_SECONDS:
-                # The main thread waits in C, such as in `Thread.join`, and makes no call.
-                self._tick(sys._current_frames().get(threading.main_thread().ident or 0))
-            elif self._is_due() and self._pending not in _WAITING:
-                asked = time.monotonic()
-                _WAITING.add(self._pending)
-                api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
-                if api.Py_AddPendingCall(api.PyObject_IsTrue, tick):
-                    # The interpreter's queue of pending calls is full.
-                    _WAITING.discard(self._pending)
+        with self._clock:
+            while self.is_timed and not self._stopped.wait(self._seconds):
+                # The program may import PyTorch at any time.
+                self._listen()
+                if self._pending in _WAITING and time.monotonic() - asked > _SILENT_SECONDS:
+                    # The main thread waits in C, such as in `Thread.join`, and makes no call.
+                    self._tick(sys._current_frames().get(threading.main_thread().ident or 0))
+                    # Finalizers and log records register the thread that they run in.
+                    threading._active.pop(threading.get_ident(), None)  # pyright: ignore
+                elif self._is_due() and self._pending not in _WAITING:
+                    asked = time.monotonic()
+                    _WAITING.add(self._pending)
+                    api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
+                    if api.Py_AddPendingCall(api.PyObject_IsTrue, tick):
+                        # The interpreter's queue of pending calls is full.
+                        _WAITING.discard(self._pending)
 
     def _is_due(self) -> bool:
         """Return whether the clock must count, because no steps are counted."""
