@@ -308,6 +308,18 @@ def test_another_thread_can_build_a_tuple_during_a_search() -> None:
     assert set(tuple(elements())) == {0}
 
 
+def test_a_class_without_a_module_is_measured() -> None:
+    # Types of C extensions may have no `__module__`, and neither do classes made in a bare namespace.
+    bare: dict[str, Any] = {}
+    exec("kind = type('Bare', (), {})", bare)
+    assert not hasattr(bare["kind"], "__module__")
+    KEPT["bare"] = bare["kind"]()
+    KEPT["bare"].data = bytes(MB)
+    for is_whole in (False, True):
+        held = measure_heap({}, is_whole).held["cpu"]
+        assert held[f"module {__name__}.KEPT['bare']"] == pytest.approx(MB, rel=0.1)
+
+
 def test_the_container_that_keeps_pace_with_the_growth_is_the_cause() -> None:
     path, before = "m.stats['loss'][*].x", {"m.stats": 12, "m.stats['loss']": 60}
     # One more key, and twice as many entries of the list.

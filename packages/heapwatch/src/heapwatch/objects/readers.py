@@ -54,8 +54,12 @@ _REFERENCES_OF_OURS = 3
 
 
 def type_attribute(kind: type, name: str) -> Any:
-    """Return the C attribute of a type, independent of its metaclass."""
-    return type.__dict__[name].__get__(kind)
+    """Return the C attribute of a type, independent of its metaclass, or `None` if the type lacks it."""
+    try:
+        return type.__dict__[name].__get__(kind)
+    except AttributeError:
+        # Types of C extensions, such as those of SWIG, may have no `__module__`.
+        return None
 
 
 def type_name(kind: type) -> str:
