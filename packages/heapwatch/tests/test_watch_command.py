@@ -72,6 +72,19 @@ def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> N
     assert any("train.py:14" in line for line in report["newest_allocations"])
 
 
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-on-leak",), 1)])
+def test_a_watch_that_an_internal_error_ends_fails_where_asked(
+    options: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    write(tmp_path, "def update():\n    pass\n", "beside.py")
+    # Each sample needs this function.
+    write(tmp_path, "import gc, beside\ngc.collect = None\nbeside.update()\nprint('ended')\n")
+    seen = python(tmp_path, *WATCH, *options, "--at", "beside:update", "train.py")
+    assert (seen.stdout, seen.returncode) == ("ended\n", code), seen.stderr
+    assert "internal error in the watch at step 1." in seen.stderr
+    assert ("--fail-on-leak fails" in seen.stderr) is bool(code)
+
+
 def test_a_program_without_optimizer_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
     # The growth has a holder but is not called a leak, because it may be loading.
     write(

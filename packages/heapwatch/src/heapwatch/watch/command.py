@@ -81,7 +81,7 @@ def options() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--report", metavar="FOLDER", help="folder of watch.json and watch.html (default: watch_<program>)")
-    add("--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks")
+    add("--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} on a leak or a failed watch")
     add("--at", metavar="MODULE:FUNCTION", help="count calls of this function, not optimizer steps")
     add("--trace", action="store_true", help="after a leak, list the lines that allocate (slower)")
     add("--verbose", action="store_true", help="add the path from a root to each holder")
@@ -151,7 +151,9 @@ def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespac
         for line in (*watch.report().lines(asked.verbose), str(folder / WATCH_HTML)):
             _say(line)
         is_leak = watch.verdict == TrendClass.leak.value
-        if asked.fail_on_leak and is_leak and isinstance(error, SystemExit | None):
+        if asked.fail_on_leak and (is_leak or watch.has_failed) and isinstance(error, SystemExit | None):
+            if watch.has_failed:
+                _say("--fail-on-leak fails, because an internal error has ended the watch (see above)")
             sys.exit(LEAK_EXIT_CODE)
     if error is not None:
         # The hook shows the error as Python would without heapwatch, also in a forked child.

@@ -115,6 +115,8 @@ class Phase:
         self._sample, self._begin, self._seconds = sample, begin, seconds
         self.is_timed = at is None
         """Whether no optimizer has stepped yet."""
+        self.has_failed = False
+        """Whether an internal error has ended the counting."""
         self._count = self._next_count = 0
         self._optimizer: Callable[[], Any] = lambda: None
         self._others = 0
@@ -234,6 +236,7 @@ class Phase:
             if any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
                 # The error belongs to the program.
                 raise
+            self.has_failed = True
             self._stopped.set()
             _LOG.exception("internal error in the watch at step %s. The program continues.", self._count)
         finally:

@@ -264,6 +264,11 @@ class Watch:
         is_flat = self._was_judged and not self._grows()
         return (TrendClass.flat if is_flat else TrendClass.undecided).value
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an internal error has ended the watch of an unmodified program."""
+        return self._phase is not None and self._phase.has_failed
+
     def metrics(self, per: str = "report") -> dict[str, float]:
         """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all tracked objects.
 
