@@ -334,6 +334,26 @@ def test_a_dictionary_of_locals_that_somebody_holds_is_not_emptied() -> None:
     assert names == {"kept": 3.0}
 
 
+def test_a_walk_within_a_trace_function_unbinds_no_variable() -> None:
+    def tracer(frame: types.FrameType, event: str, argument: Any) -> Any:
+        assert walk({"frame": frame}).objects
+        return tracer
+
+    def summed(most: int) -> int:
+        total = 0
+        for number in range(most):
+            total += number
+        return total
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        found = summed(3)
+    finally:
+        sys.settrace(before)
+    assert found == 3
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="objects have no dictionary of their own any more")
 def test_records_of_numbers_get_no_dictionary_from_being_walked() -> None:
     record = Attributes(3)

@@ -50,7 +50,7 @@ _LONGEST_KEY_BITS = 128
 # A function references its globals, its builtins, and its attributes if it has any.
 _DICTS_OF_A_FUNCTION = 3
 # The references are the frame's, the local variable's, and getrefcount's argument.
-_REFERENCES_OF_OURS = 3
+_OUR_REFERENCES = 3
 
 
 def type_attribute(kind: type, name: str) -> Any:
@@ -242,16 +242,23 @@ def frame_locals(frame: types.FrameType) -> list[tuple[str, Any]]:
     """Return the local variables of a function, or [] for a frame of a module or a class body.
 
     Up to Python 3.12, `f_locals` is a dictionary that stays in the frame and keeps the variables alive. It is
-    cleared again unless it has other references (`locals()`).
+    cleared again unless it has other references (`locals()`) or the function is traced.
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         # For these frames, `f_locals` is the namespace itself.
         return []
     variables = frame.f_locals
     pairs = list(variables.items())
-    if sys.version_info < (3, 13) and sys.getrefcount(variables) == _REFERENCES_OF_OURS:
+    if sys.version_info < (3, 13) and sys.getrefcount(variables) == _OUR_REFERENCES and not _is_traced(frame):
         variables.clear()
     return pairs
+
+
+def _is_traced(frame: types.FrameType) -> bool:
+    """Return whether the end of a trace function may set the variables of a frame from `f_locals`."""
+    tracers = frame.f_trace, sys.gettrace(), sys.getprofile()
+    # Coverage's tracer and cProfile, which is not callable, are written in C and set no variables.
+    return any(callable(each) and type_name(type(each)) != "CTracer" for each in tracers)
 
 
 def _own_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
