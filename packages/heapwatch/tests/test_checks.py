@@ -1,7 +1,7 @@
 """`no_growth` and `budget` as decorator, marker, fixture and context manager."""
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,24 @@ def test_a_function_in_the_place_of_the_numbers_is_refused(call: Callable[[], An
     with pytest.raises(UsageError, match=r"Write @no_growth\(steps=50\) above the function, or call "):
         call()
     assert not KEPT
+
+
+async def coroutine() -> None:
+    leak()
+
+
+def generator() -> Iterator[None]:
+    yield leak()
+
+
+async def async_generator() -> AsyncIterator[None]:
+    yield leak()
+
+
+@pytest.mark.parametrize("function", [coroutine, generator, async_generator])
+def test_a_function_whose_calls_do_not_run_it_is_refused(function: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match=rf"Wrap it: def run\(\): asyncio\.run\({function.__name__}\(\)\)"):
+        no_growth(steps=24)(function)
 
 
 def test_a_device_that_is_not_measured_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from .pytorch import TORCH
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _MB = 1e6
+_IS_LAZY = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 
 
 class MemoryGrows(AssertionError):
@@ -42,7 +44,8 @@ def no_growth(
         A decorator. The decorated function returns the result of the last call.
 
     Raises:
-        UsageError: If a function is passed, or `steps` is below 24, which is too few for a verdict.
+        UsageError: If a function is passed, if `steps` is below 24, which is too few for a verdict, or from
+            the decorator for generator and coroutine functions, because calls do not run them.
         MemoryGrows: From the decorated function.
 
     >>> kept = []
@@ -64,6 +67,11 @@ def no_growth(
         raise UsageError(f"steps must be at least {MIN_SAMPLES} for a verdict, got {steps}.")
 
     def decorator(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        name = getattr(function, "__name__", "the function")
+        if any(is_lazy(function) for is_lazy in _IS_LAZY):
+            repair = f"Wrap it: def run(): asyncio.run({name}()), or list({name}())."
+            raise UsageError(f"A call does not run {name}, a generator or coroutine function. {repair}")
+
         @functools.wraps(function)
         def repeated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for _ in range(steps // 2):
@@ -82,7 +90,6 @@ def no_growth(
                 found = growth_sources({}, before, steps, rise, device)
                 if ELSEWHERE not in found.lines:
                     break
-            name = getattr(function, "__name__", "the function")
             growth = f"{rise / (steps - 1):+,.0f} bytes per call"
             what = f"{name} leaves {growth} in memory ({device}), over {steps:,} calls"
             raise MemoryGrows("\n  ".join([what, *found.shown]))
