@@ -263,6 +263,39 @@ def test_an_error_reads_as_without_us(how: tuple[str, ...], kind: str, tmp_path:
     assert os.listdir(tmp_path / "report")
 
 
+LASTS = """
+    import atexit, os, pickle, sys, threading
+    from dataclasses import dataclass
+
+    @dataclass
+    class Point:
+        x: int
+
+    def copy(name):
+        print(name, pickle.loads(pickle.dumps(Point(3))))
+
+    def wait():
+        threading.main_thread().join()
+        copy("thread")
+
+    spec = __spec__ and (__spec__.name, __spec__.origin)
+    print(__name__, spec, __package__, __file__, sys.argv, __builtins__, sys.modules[__name__].Point is Point)
+    atexit.register(copy, "atexit")
+    threading.Thread(target=wait).start()
+"""
+
+
+@pytest.mark.parametrize("how", [("train.py",), ("-m", "train"), ("-m", "tools"), ("-m", "tools.train")])
+def test_a_program_is_the_main_module_to_the_end(how: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path, LASTS)
+    (tmp_path / "tools").mkdir()
+    for name in ("__init__.py", "__main__.py", "train.py"):
+        write(tmp_path / "tools", LASTS if name[0] != "_" or "main" in name else "", name)
+    alone, seen = python(tmp_path, *how, "a"), python(tmp_path, *WATCH, *how, "a")
+    assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode), seen.stderr
+    assert "thread Point(x=3)" in seen.stdout and "atexit Point(x=3)" in seen.stdout
+
+
 def test_pytest_may_treat_warnings_as_errors(tmp_path: Path) -> None:
     write(tmp_path, "def test_one():\n    pass\n", "test_one.py")
     seen = python(tmp_path, *WATCH, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "test_one.py")

@@ -1,14 +1,16 @@
 """Run an unmodified program, and report whether its memory grows and which object retains it."""
 
 import argparse
+import builtins
 import logging
 import os
-import runpy
 import sys
 import types
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import module_from_spec
 from pathlib import Path
+from typing import Any
 
 from ..errors import FlagParser, UsageError, exit_on_usage_error
 from ..leaks.verdict import TrendClass
@@ -47,23 +49,34 @@ class _Program:
             raise UsageError(f"-m {name} is not a runnable module. Pass a runnable module or a script.")
 
     def run(self) -> None:
-        """Run the program as `python` would."""
+        """Run the program as `python` would.
+
+        It stays `__main__` after its end, because threads and callbacks of `atexit` use its classes.
+        """
         if self._is_module:
-            runpy.run_module(self._name, run_name="__main__", alter_sys=True)
-            return
-        path = Path(self._name)
-        module = types.ModuleType("__main__")
-        module.__dict__.update(__file__=str(path.absolute()), __builtins__=__builtins__, __spec__=None)
+            spec = _find(self._name)
+            module, code, sys.argv[0] = module_from_spec(spec), spec.loader.get_code(spec.name), spec.origin
+        else:
+            file = str(Path(self._name).absolute())
+            module, code = types.ModuleType("__main__"), compile(Path(file).read_bytes(), file, "exec")
+            module.__file__ = file
+        # All other modules contain the dictionary of `builtins` instead.
+        module.__dict__.update(__name__="__main__", __builtins__=builtins)
         sys.modules["__main__"] = module
-        exec(compile(path.read_bytes(), str(path.absolute()), "exec"), module.__dict__)
+        exec(code, module.__dict__)
+
+
+def _find(module: str) -> Any:
+    """Return the spec of the code that `python -m` runs: the module, or `__main__` of a package."""
+    found = find_module(module)
+    is_package = found is not None and found.submodule_search_locations is not None
+    return find_module(f"{module}.__main__") if is_package else found
 
 
 def _is_missing(module: str) -> bool:
     """Return whether `python -m` would not find the module or could not run it (C code, bare package)."""
     try:
-        found = find_module(module)
-        if found is not None and found.submodule_search_locations is not None:
-            found = find_module(f"{module}.__main__")
+        found = _find(module)
         code_of = getattr(found and found.loader, "get_code", None)
         return found is None or code_of is None or code_of(found.name) is None
     except ValueError:
@@ -144,7 +157,7 @@ def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespac
             program.run()
     except BaseException as raised:
         error, shown = raised, raised.__traceback__
-        own = (str(Path(__file__).parent), "<frozen runpy>")
+        own = (str(Path(__file__).parent), "<frozen importlib")
         while shown and shown.tb_frame.f_code.co_filename.startswith(own):
             shown = shown.tb_next
     if os.getpid() == process:
