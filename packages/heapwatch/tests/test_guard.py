@@ -1,7 +1,10 @@
 """The guard's reaction to growth of real memory: a warning, a leak, or an end of the growth."""
 
+import functools
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import numpy as np
 import pytest
@@ -69,6 +72,33 @@ def test_a_cache_that_is_full_is_no_suspect_any_more(guard: MemoryGuard) -> None
     follow(guard, range(80), keep(200 * KB))
     found = follow(guard, range(80, 560), lambda: None)
     assert [each.verdict for each in found] == [TrendClass.growing] and not guard.has_leak
+
+
+@functools.lru_cache(maxsize=1_000)
+def opened(number: int) -> TextIO:
+    del number
+    return open(os.devnull)
+
+
+@pytest.mark.parametrize("is_bounded", [True, False])
+def test_open_files_are_a_leak_except_in_a_cache_below_its_capacity(
+    guard: MemoryGuard, is_bounded: bool
+) -> None:
+    files: list[TextIO] = []
+    # This container fills at the same rate, without any files.
+    numbers = deque[int](maxlen=1_000)
+
+    def grow() -> None:
+        numbers.append(len(files))
+        files.append(opened(len(files)) if is_bounded else open(os.devnull))
+
+    follow(guard, range(80), grow)
+    for each in files:
+        each.close()
+    opened.cache_clear()
+    [found] = [each for each in guard.findings if each.resource == "open files"]
+    assert guard.has_leak is not is_bounded
+    assert ("of 1,000 (maxsize), full in about" in found.text()) is is_bounded
 
 
 def test_a_component_that_grows_beyond_its_plan_is_reported_by_its_own_name_and_again_when_it_grows_again(

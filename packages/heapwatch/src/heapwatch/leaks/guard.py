@@ -15,7 +15,7 @@ from ..counters.glibc import in_use_bytes, malloc_bytes, trim_heap
 from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
-from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_messages, sources_of
+from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_sources, sources_of
 from ..objects.heap import growth_sources, measure_heap
 from .children import CHILD_MEMORY, ChildProcesses
 from .detector import (
@@ -271,7 +271,7 @@ class MemoryGuard:
             growth = self._growths[counter] = Growth(known, is_searched_for=not sources)
         if growth.is_due and counter.unit != "MB" and not growth.found.messages:
             # Few files or threads may have been created between the suspicion and the alarm.
-            growth.found = self._known(counter, growth.found.lines, suspicion, roots)
+            growth.found = self._known(counter, (counter.source or "",), suspicion, roots)
             growth.reported = None if growth.found.messages else growth.reported
         growth.trend_tests += 1
         # Growth with a known holder is searched again, because another holder may have started to grow.
@@ -308,7 +308,7 @@ class MemoryGuard:
             if found.is_named and not found.lines[0].startswith(NATIVE):
                 return found
             return GrowthSources(lines, messages=(self._outside(counter, suspicion, lines[0]),))
-        return GrowthSources(lines, messages=resource_messages(suspicion.heap, heap, steps, rise / 2))
+        return resource_sources(suspicion.heap, heap, steps, rise / 2, lines, counter.unit == "files")
 
     def _explain(self, counter: WatchedCounter, suspicion: Suspicion) -> tuple[TrendClass, _Lines]:
         """Return the meaning of an alarm, and the holder if it is known without a search."""
@@ -397,7 +397,7 @@ class MemoryGuard:
         if growth.found.is_filling:
             return TrendClass.filling
         is_patient = growth.found.is_named and detector.growing_samples >= self._patience
-        # Files, threads and shared memory do not saturate.
+        # Files, threads and shared memory do not saturate outside such a container.
         never_ends = counter.source is not None and counter.kept_from is None
         is_certain = never_ends or is_patient or self._is_urgent(counter, detector)
         return TrendClass.leak if is_certain and self.accuses else TrendClass.growing

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ class Heap:
     causes: dict[str, Cause]
     """By path, for the paths that grew since the reference."""
     resources: dict[str, int]
-    """Number of objects of each class that is known for leaks (`patterns.py`)."""
+    """Number of objects of each class that is known for leaks (`patterns.py`), and of files by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +170,21 @@ def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -
 
     Fewer than four more objects are never reported.
     """
-    found = []
-    for name, cause in now.causes.items():
-        more = now.resources.get(name, 0) - before.resources.get(name, 0)
-        if more >= max(LEAST_OBJECTS, least):
-            found.append(cause.message(f"{more:,} more in {count_text(steps, 'step')}"))
-    return tuple(found)
+    more = Counter(now.resources) - Counter(before.resources)
+    grown = [name for name in now.causes if more[name] >= max(LEAST_OBJECTS, least)]
+    numbers = [f"{more[name]:,} more in {count_text(steps, 'step')}" for name in grown]
+    return tuple(now.causes[name].message(number) for name, number in zip(grown, numbers, strict=True))
+
+
+def resource_sources(
+    before: Heap, now: Heap, steps: int, least: float, lines: tuple[str, ...], are_files: bool
+) -> GrowthSources:
+    """Return the containers below their capacity with at least `least` more files, or else `lines`."""
+    more = Counter(now.resources) - Counter(before.resources)
+    grown = (_filling(path, before, now, steps) for path in more if are_files and more[path] >= least)
+    filling = tuple(filter(None, grown))
+    messages = () if filling else resource_messages(before, now, steps, least)
+    return GrowthSources(filling or lines, is_filling=bool(filling), messages=messages)
 
 
 class _Messages:

@@ -7,6 +7,7 @@ threads. On request it also visits all libraries and unreferenced objects. Only 
 import collections
 import functools
 import gc
+import io
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict
@@ -96,6 +97,7 @@ class _Measurement:
         self._stores: dict[str, Bound] = {}
         self._entries: dict[str, int] = {}
         self._owners: dict[str, Any] = {}
+        self._files = Counter[str]()
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
         """Measure the heap from `roots`, with `before` as reference."""
@@ -113,6 +115,7 @@ class _Measurement:
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             totals[device] = sum(paths.values())
         resources, causes = resource_causes(self._existing, before)
+        resources |= self._files
         graphs = measure_graphs(self._reachable, variables=self._variables)
         if before is not None:
             causes |= self._causes(before, kept, graphs)
@@ -188,6 +191,8 @@ class _Measurement:
         self._owners[found.pattern] = value
         self._count_stores(found, kind)
         self._count_entries(found, kind)
+        if issubclass(kind.type, io.FileIO):
+            self._files[found.pattern] += round(found.weight)
         if found.role is not Role.plain and not found.pattern.startswith("<"):
             self._reachable.append(found)
         if id(kind.type) in PRIMITIVE_IDS:
