@@ -190,7 +190,7 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "dict": ("rows_by_step",),
     "frames": ("seen_frames",),
     "callbacks": ("subscribers", "listener"),
-    "native": ("no python object holds it",),
+    "native": ("native memory",),
     "descriptors": ("open files", "descriptors"),
     "threads": ("threads",),
 }

@@ -28,7 +28,7 @@ FAULTS: dict[str, Fault] = OF_THE_INCIDENTS | {
         Fault(containers.queue_not_drained, "loop.reports.pictures"),
         Fault(containers.deque_without_limit, "workflow.recent"),
         Fault(containers.metrics_history, "loop.history"),
-        Fault(resources.native_memory, "no Python object"),
+        Fault(resources.native_memory, "not seen in Python's heap"),
         Fault(resources.shared_memory, ".shared"),
         Fault(resources.files_left_open, "open files"),
         Fault(resources.processes_left_running, "child processes"),

@@ -188,7 +188,7 @@ LEAKS: dict[str, tuple[Callable[[WorldModelOrchestrator], None], str]] = {
         (sockets, "open files"),
         (anonymous_maps, "module tests.faults.user_code.MAPS[*]"),
         (maps_of_a_library, "a library maps itself"),
-        (ctypes_malloc, "no Python object holds it: native memory"),
+        (ctypes_malloc, "not seen in Python's heap: native memory"),
     )
 }
 """Each leak with the required text of its report."""

@@ -9,6 +9,7 @@ import mmap
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -210,6 +211,20 @@ def search_everything() -> None:
 
 def test_the_whole_heap_tells_libraries_and_what_cpp_holds_from_native_memory() -> None:
     in_a_fresh_process(search_everything)
+
+
+def keep_c_objects() -> tuple[str, ...]:
+    before = measure_heap({}, is_whole=True)
+    # Each has a quarter of a megabyte that the garbage collector does not count.
+    KEPT["compressors"] = [zlib.compressobj() for _ in range(8)]
+    return growth_sources({}, before, 1, 2 * MB).lines
+
+
+def test_memory_behind_c_objects_is_not_said_to_have_no_holder() -> None:
+    [line] = in_a_fresh_process(keep_c_objects)
+    assert line.startswith(
+        "not seen in Python's heap: native memory of a library or an extension (the Python"
+    )
 
 
 def test_growth_outside_user_code_leads_to_a_search_of_libraries() -> None:

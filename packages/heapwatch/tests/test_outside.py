@@ -1,4 +1,4 @@
-"""Memory that no Python object holds is reported with its amount, trend and kind, and no wrong owner."""
+"""Memory outside the Python heap is reported with its amount, trend and kind, and no wrong owner."""
 
 import ctypes
 import mmap

@@ -44,7 +44,7 @@ _GARBAGE = GrowthSources(("only the garbage collector frees it: objects in refer
 _Roots = Mapping[str, Any]
 _Lines = tuple[str, ...]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
-_MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
+_MAPPED = "not seen in Python's heap: memory that a library maps itself, past the C allocator"
 _NO_SOURCES = GrowthSources(())
 _TOUCHED = "memory that was allocated earlier is used for the first time: at most {:,.0f} MB more"
 

@@ -13,7 +13,7 @@ from .capacity import Bound
 from .code_lines import excerpt
 from .graph_holders import GraphReport
 
-NATIVE = "no Python object holds it: native memory of a library or an extension"
+NATIVE = "not seen in Python's heap: native memory of a library or an extension"
 TOO_SMALL = "too small to name yet"
 ELSEWHERE = "not held by the run or by user modules; the whole Python heap is searched next"
 
