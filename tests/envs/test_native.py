@@ -338,7 +338,7 @@ def test_a_failure_closes_the_environment_and_keeps_a_state_for_new_episodes(
 
 
 class Differentiable(CatchTensors):
-    """Catch whose pictures, rewards and flags depend on a parameter."""
+    """Catch in which rewards and flags depend on a parameter."""
 
     def step(self, actions: Tensor) -> Any:
         pictures, reward, ended, truncated, info = super().step(actions)
