@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -88,6 +89,9 @@ def test_arrays_count_by_their_bytes_and_leave_with_them(
 
 
 def memory_that_was_never_touched() -> tuple[int, int]:
+    # The first tensor and the first count trigger one-time allocations.
+    torch.empty(64_000_000, dtype=torch.uint8)
+    in_use_bytes()
     before, resident = in_use_bytes(), kernel_counts()["rss_anon"]
     held = torch.empty(64_000_000, dtype=torch.uint8)
     return in_use_bytes() - before - held.nbytes, kernel_counts()["rss_anon"] - resident
@@ -142,6 +146,24 @@ def retained_graph() -> tuple[int, int]:
     for _ in range(10):
         state = state @ weight
     return in_use_bytes() - before, 10 * state.nbytes
+
+
+def traced_objects() -> tuple[int, int, int]:
+    kept = [float(number) for number in range(200_000)]
+    before = in_use_bytes()
+    tracemalloc.start()
+    traced = in_use_bytes() - tracemalloc.get_tracemalloc_memory()
+    kept += [float(number) for number in range(200_000)]
+    more = in_use_bytes() - tracemalloc.get_tracemalloc_memory()
+    tracemalloc.stop()
+    return before, traced, more
+
+
+@pytest.mark.skipif(in_use_source() != "mallinfo2 + pymalloc", reason="needs Python's own count")
+def test_tracemalloc_does_not_hide_small_python_objects() -> None:
+    before, traced, more = in_a_fresh_process(traced_objects)
+    assert traced == pytest.approx(before, abs=1_000_000)
+    assert more - traced > 200_000 * 32
 
 
 @exact_only

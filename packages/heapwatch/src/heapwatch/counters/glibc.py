@@ -8,6 +8,7 @@ other allocators.
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -140,8 +141,10 @@ def _small_objects_reader() -> Callable[[], int] | None:
     interpreter's debug statistics include them and are printed to memory here. Objects in free lists, which
     CPython keeps for reuse until a full garbage collection, are subtracted: up to 5 MB of tuples. Returns
     `None` without glibc, or if the interpreter uses another allocator (PYTHONMALLOC=malloc, free-threaded
-    builds).
+    builds). tracemalloc hides the allocator from the statistics. While it is tracing, the bytes are estimated
+    from the number of blocks and their latest mean size.
     """
+    mean_bytes = 0.0
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     open_stream = _libc_function("open_memstream", pointer, ctypes.POINTER(pointer), ctypes.POINTER(size))
     close_stream = _libc_function("fclose", ctypes.c_int, pointer)
@@ -153,6 +156,7 @@ def _small_objects_reader() -> Callable[[], int] | None:
         return None
 
     def read() -> int:
+        nonlocal mean_bytes
         text, length = pointer(), size()
         stream = pointer(open_stream(ctypes.byref(text), ctypes.byref(length)))
         write_blocks(stream)
@@ -162,7 +166,9 @@ def _small_objects_reader() -> Callable[[], int] | None:
         free(text)
         found = _SMALL_OBJECTS.search(statistics)
         grains = sum(int(n) * (1 - -int(each) // _GRAIN_BYTES) for n, each in _FREE_LIST.findall(statistics))
-        return int(found[1].replace(b",", b"")) - grains * _GRAIN_BYTES if found else 0
+        if found:
+            mean_bytes = (int(found[1].replace(b",", b"")) - grains * _GRAIN_BYTES) / sys.getallocatedblocks()
+        return round(mean_bytes * sys.getallocatedblocks())
 
     before = read()
     held = [float(value) for value in range(_TEST_OBJECTS)]
