@@ -72,6 +72,16 @@ def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> N
     assert any("train.py:14" in line for line in report["newest_allocations"])
 
 
+def test_a_safe_path_stays_as_python_sets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    write(library, "NAME = 'library'\n", "its_name.py")
+    write(tmp_path, "import its_name, sys\nprint(its_name.NAME, sys.path)\n")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    assert python(tmp_path, *WATCH, "train.py").stdout == python(tmp_path, "train.py").stdout != ""
+
+
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-on-leak",), 1)])
 def test_a_watch_that_an_internal_error_ends_fails_where_asked(
     options: tuple[str, ...], code: int, tmp_path: Path

@@ -44,7 +44,8 @@ class _Program:
         if not is_module and not Path(name).is_file():
             raise UsageError(f"The script {name} does not exist. Pass a file, or a module with -m.")
         sys.argv = [name, *arguments]
-        sys.path[0] = os.getcwd() if is_module else str(Path(name).resolve().parent)
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd() if is_module else str(Path(name).resolve().parent)
         if is_module and _is_missing(name):
             raise UsageError(f"-m {name} is not a runnable module. Pass a runnable module or a script.")
 
