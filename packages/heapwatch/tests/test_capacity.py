@@ -241,6 +241,32 @@ def test_the_number_that_decides_whether_a_container_changes_is_its_capacity(kin
     assert {(bound.path, bound.held, bound.capacity) for bound in Capacities().of(kind())} == {(path, 0, 100)}
 
 
+CACHE: dict[int, int] = {}
+LOG: list[int] = []
+MOST = 300
+
+
+def remember(key: int) -> None:
+    if len(CACHE) >= MOST:
+        forget()
+    CACHE[key] = key
+
+
+def forget() -> None:
+    CACHE.pop(next(iter(CACHE)))
+
+
+def record(CACHE: list[int]) -> None:
+    if len(CACHE) < 7:
+        CACHE.append(len(LOG))
+    LOG.append(len(CACHE))
+
+
+def test_the_functions_of_a_module_bound_its_containers() -> None:
+    found = {(bound.path, bound.held, bound.capacity) for bound in Capacities().of(sys.modules[__name__])}
+    assert found == {(".CACHE", 0, 300)}
+
+
 @pytest.mark.parametrize(
     ("made", "path"),
     [(queue.Queue(100), ".queue"), (asyncio.Queue(100), "._queue")],

@@ -159,6 +159,23 @@ def test_a_store_is_filling_up_to_the_number_that_its_code_compares_with_its_len
     assert watch.verdict == "filling" and " of 160 (limit), full in about" in watch.findings[0].text()
 
 
+KEPT: list[np.ndarray] = []
+MOST = 160
+
+
+def keep(step: np.ndarray) -> None:
+    if len(KEPT) >= MOST:
+        KEPT.pop(0)
+    KEPT.append(step)
+
+
+def test_a_variable_of_a_module_is_filling_up_to_the_number_in_its_function() -> None:
+    KEPT.clear()
+    watch = watched(lambda step: keep(np.empty(200 * KB, np.uint8)), 100)
+    assert watch.verdict == "filling" and " of 160 (160), full in about" in watch.findings[0].text()
+    KEPT.clear()
+
+
 def test_a_number_that_no_code_compares_with_the_length_is_no_capacity() -> None:
     HELD["ring"] = Ring(160)
     watch = watched(lambda step: HELD["ring"].forgotten.append(np.empty(200 * KB, np.uint8)), 100)

@@ -1,8 +1,8 @@
 """Find the capacity of a container in the code that fills it: the number that bounds its length.
 
 A bound may have any name, and an attribute called `capacity` need not be a bound. This module therefore reads
-the source of the owner's methods. A comparison of the container's length with a number counts if it decides
-whether the container changes. No method is executed.
+the source of the owner's methods, or of the functions of a module. A comparison of the container's length
+with a number counts if it decides whether the container changes. No method is executed.
 """
 
 import ast
@@ -27,6 +27,8 @@ from .readers import type_attribute, type_name
 
 _Tree = ast.FunctionDef | ast.AsyncFunctionDef
 _Pair = tuple[ast.expr, ast.expr]
+# A class, or a module with containers as variables.
+_Owner = Any
 
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, collections.deque)
 _CHANGES = frozenset(
@@ -68,11 +70,11 @@ class Capacities:
 
     def __init__(self) -> None:
         # The keys are ids, because a metaclass may define the hash.
-        self._rules: dict[int, tuple[type, list[_Rule]]] = {}
+        self._rules: dict[int, tuple[_Owner, list[_Rule]]] = {}
 
     def of(self, owner: Any) -> Iterator[Bound]:
-        """Yield the bounded containers of an object, one item per bound."""
-        kind = type(owner)
+        """Yield the bounded containers of an object or a module, one item per bound."""
+        kind = owner if type(owner) is types.ModuleType else type(owner)
         if id(kind) not in self._rules:
             self._rules[id(kind)] = kind, list(_rules(kind))
         for rule in self._rules[id(kind)][1]:
@@ -89,7 +91,7 @@ def _length(held: Any) -> int:
     return next(each for each in _CONTAINERS if issubclass(type(held), each)).__len__(held)
 
 
-def _rules(kind: type) -> Iterator[_Rule]:
+def _rules(kind: _Owner) -> Iterator[_Rule]:
     methods = _Methods(kind)
     for name in methods.names_with_length():
         tree = methods.tree(name)
@@ -98,18 +100,23 @@ def _rules(kind: type) -> Iterator[_Rule]:
 
 
 class _Methods:
-    """The source of a class's methods and properties, as expressions of `self`."""
+    """The source of a class's methods and properties, or of a module's functions, in terms of `self`."""
 
-    def __init__(self, kind: type) -> None:
-        self._found: dict[str, tuple[type, types.FunctionType, bool]] = {}
+    def __init__(self, kind: _Owner) -> None:
+        self._found: dict[str, tuple[_Owner, types.FunctionType, bool]] = {}
         self._trees: dict[str, _Tree | None] = {}
-        for base in reversed(type_attribute(kind, "__mro__")):
-            for name, value in type_attribute(base, "__dict__").items():
+        is_module = type(kind) is types.ModuleType
+        bases = () if is_module else reversed(type_attribute(kind, "__mro__"))
+        spaces = [(each, type_attribute(each, "__dict__")) for each in bases] or [(kind, kind.__dict__)]
+        for base, members in spaces:
+            for name, value in members.items():
                 function = value.fget if type(value) is property else value
                 while type(function) is types.FunctionType and "__wrapped__" in function.__dict__:
                     # A decorator's wrapper calls this function.
                     function = function.__dict__["__wrapped__"]
-                if type(function) is types.FunctionType and function.__code__.co_argcount:
+                if type(function) is not types.FunctionType:
+                    continue
+                if members is function.__globals__ if is_module else function.__code__.co_argcount:
                     self._found[name] = base, function, type(value) is property
 
     def names_with_length(self) -> set[str]:
@@ -154,12 +161,15 @@ def _parsed(function: types.FunctionType) -> _Tree | None:
 class _Inliner(ast.NodeTransformer):
     """Inlines variables that are assigned once, properties and global constants."""
 
-    def __init__(self, owner: type, function: types.FunctionType, tree: _Tree, methods: _Methods) -> None:
+    def __init__(self, owner: _Owner, function: types.FunctionType, tree: _Tree, methods: _Methods) -> None:
         code = function.__code__
-        self._private = f"_{type_name(owner).lstrip('_')}"
+        is_module = type(owner) is types.ModuleType
+        self._private = "" if is_module else f"_{type_name(owner).lstrip('_')}"
         # At most 500 substitutions: variables that use each other several times would grow exponentially.
         self._globals, self._methods, self._depth, self._left = function.__globals__, methods, 0, 500
-        self._self, self._local = code.co_varnames[0], set(code.co_varnames)
+        self._self, self._local = "" if is_module else code.co_varnames[0], set(code.co_varnames)
+        # The variables and functions of a module are its attributes.
+        self._own = self._globals if is_module else {}
         names = (each for each in ast.walk(tree) if isinstance(each, ast.Name))
         times = collections.Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
         arguments = code.co_varnames[: code.co_argcount]
@@ -177,7 +187,10 @@ class _Inliner(ast.NodeTransformer):
             self._depth -= 1
             return found
         value = None if node.id in self._local else self._globals.get(node.id)
-        return ast.Constant(value) if type(value) in (int, float, str) else node
+        if type(value) in (int, float, str):
+            return ast.Constant(value)
+        is_own = node.id in self._own and node.id not in self._local
+        return ast.Attribute(ast.Name("self", ast.Load()), node.id, node.ctx) if is_own else node
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
         """Replace an assignment expression with its value."""

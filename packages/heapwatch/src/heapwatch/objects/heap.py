@@ -97,6 +97,7 @@ class _Measurement:
         self._stores: dict[str, Bound] = {}
         self._entries: dict[str, int] = {}
         self._owners: dict[str, Any] = {}
+        self._modules: dict[str, Any] = {}
         self._files = Counter[str]()
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
@@ -151,7 +152,9 @@ class _Measurement:
             chosen = [namespace for namespace in namespaces if _is_library(namespace) is of_libraries]
             names = {namespace.get("__name__") for namespace in chosen}
             for namespace in chosen:
-                yield from _members(f"module {namespace.get('__name__')}", namespace)
+                name = namespace.get("__name__")
+                self._modules[f"module {name}"] = sys.modules.get(name)
+                yield from _members(f"module {name}", namespace)
             for each in classes:
                 module = type_attribute(each, "__module__")
                 if (module in names) if type(module) is str else of_libraries:
@@ -222,7 +225,7 @@ class _Measurement:
     def _find_capacities(self, path: str) -> None:
         """Record the fill level of a container at a path if the code of an object on the path bounds it."""
         capacities = Capacities()
-        for start, owner in self._owners.items():
+        for start, owner in (*self._owners.items(), *self._modules.items()):
             if path.startswith(start) and path[len(start) :][:1] in ("", ".", "["):
                 for bound in capacities.of(owner):
                     known = self._stores.setdefault(f"{start}{bound.path}", bound)
