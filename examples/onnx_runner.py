@@ -40,7 +40,7 @@ class Runner:
             feed["action_noise"][:] = self.about["noise"]["action_noise"] == "exponential"
         action, *state = self.session.run(None, feed | self.state | {"is_first": self.is_first})
         self.state, self.is_first = dict(zip(self.about["state"], state, strict=True)), np.array(False)
-        return action[()]
+        return np.asarray(action)[()]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`resume=<URL>` uses the newest complete checkpoint, and invalid requests to a mirror are refused."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
