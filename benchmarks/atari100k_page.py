@@ -261,8 +261,8 @@ python -m benchmarks.atari100k_page                  # regenerate this page
 
 The list has {rows} runs: one seed of each of the {games} games in a seeded random order, and two more seeds
 of Pong. All games use the settings of `experiment=fast_atari100k`. These settings come from
-`dreamer_ataripong`. One run on Breakout (`benchmarks/atari100k_choice.yaml`) confirmed them before they were
-frozen, and no game was tuned individually."""
+`dreamer_ataripong`, which was tuned on Pong. One run on Breakout (`benchmarks/atari100k_choice.yaml`)
+confirmed them before they were frozen, and no other game was tuned."""
 
 PROTOCOL = """\
 ## Protocol
