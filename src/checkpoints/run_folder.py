@@ -45,7 +45,7 @@ from .trust import require_trust
 
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
-_BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks", "replay"}
+_BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}
 EXPERIMENTS = Path("experiments")
 _EXIT_SECONDS = 10
 _LOG = logging.getLogger(__name__)
