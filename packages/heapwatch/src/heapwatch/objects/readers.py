@@ -58,7 +58,7 @@ def type_attribute(kind: type, name: str) -> Any:
     try:
         return type.__dict__[name].__get__(kind)
     except AttributeError:
-        # Types of C extensions, such as those of SWIG, may have no `__module__`.
+        # Some C extension types, e.g. from SWIG, lack `__module__`.
         return None
 
 
