@@ -36,7 +36,7 @@ ALLOWED = {
     # This unpickler rejects all globals.
     f"{HEAPWATCH}/snapshots/reader.py": ["pickle"],
     # Runs the user's program, like `python`.
-    f"{HEAPWATCH}/watch/command.py": ["runpy", "exec", "compile"],
+    f"{HEAPWATCH}/watch/command.py": ["exec", "compile"],
 }
 FOLDERS = ("src", "packages/heapwatch/src", "packages/reverie-export/src", "scripts", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))

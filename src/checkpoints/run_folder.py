@@ -179,8 +179,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def save_config(config: TrainConfig, folder: Path) -> None:
     """Write `config.yaml` atomically."""
-    with _writing(folder):
-        replace_file(folder / CONFIG_FILE, [saved_text(OmegaConf.structured(config))])
+    replace_file(folder / CONFIG_FILE, [saved_text(OmegaConf.structured(config))])
 
 
 @contextmanager

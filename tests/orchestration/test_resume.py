@@ -246,7 +246,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
     last = [line for line in ended.error.splitlines() if "updates/s" not in line][-3:]
     assert f"{number.name}: finishing the step and writing a checkpoint." in last[0]
     assert f"step {step}: checkpoint" in last[1]
-    assert last[2].endswith("interrupted; continue with resume=run")
+    assert last[2].endswith(f"interrupted; continue with resume={run_dir}")
     assert "Traceback" not in ended.error
 
     resume(run_dir, f"training.total_timesteps={step + 40}")
