@@ -27,10 +27,9 @@ class Room(Protocol):
 class EpisodeIndex:
     """Streams of records, one per environment, in which episodes are contiguous.
 
-    If `room` or `capacity` is exhausted, the longest stream with a complete episode loses its oldest complete
-    episode, which is the oldest overall while all streams grow equally. Without complete episodes, the
-    longest stream loses individual records, oldest first. Slower and later-starting streams keep as many
-    records as the others.
+    If `room` or `capacity` is exhausted, the longest stream loses its oldest complete episode, which is the
+    oldest overall while all streams grow equally. If it consists of one open episode, it loses individual
+    records, oldest first. Streams thus keep equally many records, except for slower and later-starting ones.
     """
 
     def __init__(self, spec: ReplaySpec, room: Room) -> None:
@@ -174,14 +173,12 @@ class EpisodeIndex:
         excess = self.total_steps + count - self.capacity
         while excess > 0 or not self._room.has_room(full):
             self.has_been_short |= excess <= 0
-            complete = np.flatnonzero(self._num_complete)
-            if len(complete):
-                env = int(complete[self.records.lengths[complete].argmax()])
+            env = int(self.records.lengths.argmax())
+            if self._num_complete[env]:
                 stop = self._end_of_oldest_episode(env)
                 self._num_complete[env] -= 1
             else:
                 # The longest stream contains at least one whole window, so it never becomes empty.
-                env = int(self.records.lengths.argmax())
                 stop = int(self.records.head[env]) + 1
             dropped = stop - int(self.records.head[env])
             self._room.free(self.records.drop(env, dropped))

@@ -154,18 +154,13 @@ class ReferenceReplay:
 
     def _make_room(self) -> None:
         while self.total_steps + len(self.episodes) > self.capacity:
+            episodes = max(self.episodes, key=lambda episodes: sum(map(len, episodes)))
             # The newest episode of an environment is complete if its last record ends it. Older ones always
             # are.
-            complete = [
-                (episodes[0][0].index, env)
-                for env, episodes in enumerate(self.episodes)
-                if len(episodes) > 1 or (episodes and episodes[0] and episodes[0][-1].is_last)
-            ]
-            if complete:
-                self.episodes[min(complete)[1]].pop(0)
+            if len(episodes) > 1 or episodes[0][-1].is_last:
+                del episodes[0]
             else:
-                longest = max(self.episodes, key=lambda episodes: len(episodes[0]) if episodes else 0)
-                del longest[0][0]
+                del episodes[0][0]
 
     def starts(self) -> set[tuple[int, int]]:
         """Return all (environment, stream index) pairs at which a window may begin."""
