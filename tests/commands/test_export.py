@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from omegaconf import OmegaConf
 
 import reverie
 from reverie.checkpoints.pretrained import WEIGHTS_FILE, resolve_pretrained
@@ -115,6 +116,17 @@ def test_what_is_exported_names_no_address_of_its_user(
         file.write("collect:\n  address: 10.0.0.7:6379\n")
     export(monkeypatch, f"run={tmp_path / 'own'}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
     assert "10.0.0.7" not in (tmp_path / "mine" / "config.yaml").read_text()
+
+
+def test_what_was_trained_offline_plays_without_its_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(resolve_pretrained("pretrained:cartpole"), tmp_path / "own")
+    config = OmegaConf.load(tmp_path / "own" / "config.yaml")
+    config.training.offline = True
+    OmegaConf.save(config, tmp_path / "own" / "config.yaml")
+    export(monkeypatch, f"run={tmp_path / 'own'}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
+    assert reverie.load(tmp_path / "mine").step is not None
 
 
 @pytest.mark.parametrize(

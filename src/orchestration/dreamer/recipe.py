@@ -10,6 +10,7 @@ import torch
 
 from ...buffers import plan_unchecked
 from ...checkpoints.checkpoint import list_checkpoints
+from ...checkpoints.pretrained import CONFIG_FILE
 from ...checkpoints.shards import folder_of_run
 from ...checkpoints.weights import load_weights, networks_of
 from ...config.dreamer import DreamerTrainConfig
@@ -146,7 +147,8 @@ class DreamerRecipe:
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
         """Raise a `UserError` for an empty offline replay, overlong windows, or unequal shares of ranks."""
-        is_new = config.run_dir is None or not list_checkpoints(Path(config.run_dir))
+        # A folder of networks has a configuration but no checkpoints.
+        is_new = config.run_dir is None or not (Path(config.run_dir) / CONFIG_FILE).exists()
         if config.training.offline and config.buffer.prefill is None and is_new:
             repair = "Set buffer.prefill=<folder of episodes>, or resume a run."
             raise UserError(f"training.offline=true trains only on the replay, which is empty. {repair}")
