@@ -33,8 +33,8 @@ Points = NDArray[np.float64]
 """(2, N) positions on the axis and their values, in chronological order."""
 
 _NOT_COMPARED = tuple(
-    "seed. run_dir. resume. checkpoint. memory. logger. training.total_timesteps. training.generations. "
-    "training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
+    "seed. threads. run_dir. resume. checkpoint. memory. logger. training.total_timesteps. "
+    "training.generations. training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
     "training.video_interval. training.evaluation_interval.".split()
 )
 """Settings in which runs of a group may differ, as prefixes of keys with a dot appended."""

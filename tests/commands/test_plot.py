@@ -100,7 +100,9 @@ def two_groups(empty_folder: Path) -> Path:
     for seed, score in enumerate((1, 2, 3, 10)):
         # The length of a run does not affect its group.
         steps = 1000 + seed
-        write_run(f"runs/a_{seed}", episodes(score), f"seed: {seed}\ntraining: {{total_timesteps: {steps}}}")
+        # Runs choose their number of threads by themselves.
+        settings = f"seed: {seed}\nthreads: {seed % 2}\ntraining: {{total_timesteps: {steps}}}"
+        write_run(f"runs/a_{seed}", episodes(score), settings)
     for seed, score in enumerate((0, 1)):
         settings = f"seed: {seed}\ndevice: cpu\noptimizer: {{learning_rate: 0.5}}"
         write_run(f"runs/b_{seed}", episodes(score), settings)
