@@ -41,7 +41,8 @@ def require_fit(
     if plan.over[0].name == DISK and not changes:
         repair = "Set run_dir to a folder on a disk with more space"
     if plan.over[0].name == ADDRESS:
-        more = f"Raise it: ulimit -v {-(-plan.over[0].total_bytes // 1024)}"
+        # The next process may be slightly larger than the current one.
+        more = f"Raise it: ulimit -v {-(-plan.over[0].total_bytes * 101 // 102400)}"
         repair = f"{more}, or set {' or '.join(changes)}" if changes else more
     raise UserError(f"{over_text(plan.over[0])}. {repair}. To start it anyway, set memory.plan=warn.")
 
@@ -63,11 +64,13 @@ def fitting_changes(
     Group choices (model=...) are suggested only if `compose` is given. Each change takes up to 1 s to plan.
     """
     over = {HOST if resource.name == ADDRESS else resource.name for resource in plan.over}
-    capacity = largest_capacity_that_fits(config, spec, recipe)
-    if capacity is not None:
-        yield f"buffer.capacity={capacity}"
     kinds: list[tuple[Iterable[str], Compose]] = []
     of_settings = partial(changed, config)
+    if config.resume:
+        # The checkpoint determines the capacity.
+        kinds.append((["buffer.storage=mmap"] * (HOST in over), of_settings))
+    elif (capacity := largest_capacity_that_fits(config, spec, recipe)) is not None:
+        yield f"buffer.capacity={capacity}"
     if GPU in over or (HOST in over and config.device is Device.cpu):
         batches = (f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
         kinds.append((batches, of_settings))

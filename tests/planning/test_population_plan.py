@@ -124,3 +124,8 @@ def test_a_population_that_cannot_fit_is_refused_with_a_change_that_does(
     assert not any(
         plan_run(changed(large, change), spec, recipe_of(changed(large, change))).over for change in changes
     )
+    # The checkpoint determines the networks and the replay's capacity.
+    large.resume = "run"
+    plan = plan_run(large, spec, recipe_of(large))
+    allowed = {change.partition("=")[0] for change in fitting_changes(plan, large, spec, recipe_of(large))}
+    assert allowed <= {"buffer.storage", "population.episodes"}

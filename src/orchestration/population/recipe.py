@@ -88,7 +88,8 @@ class PopulationRecipe:
 
     def smaller(self, config: PopulationTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield changes that shrink the networks, then changes that reduce the number of episodes."""
-        if GPU in over or (HOST in over and config.device is Device.cpu):
+        is_new = config.resume is None
+        if is_new and (GPU in over or (HOST in over and config.device is Device.cpu)):
             yield (f"td3.hidden_units={size}" for size in halves(config.td3.hidden_units, 16))
         if HOST in over:
             yield (f"population.episodes={count}" for count in halves(config.population.episodes, 1))
