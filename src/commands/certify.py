@@ -95,11 +95,14 @@ def main(arguments: list[str] | None = None) -> None:
     if settings.fault is not None and job.compile is not Compile.none:
         got = f"got compile={job.compile.value}. Set compile=none"
         raise UserError(f"certify.fault={settings.fault} needs eager code, {got}.")
-    longest = job.training.total_timesteps
+    longest, typed_keys = job.training.total_timesteps, {text.partition("=")[0] for text in overrides}
+    if "training.total_timesteps" in typed_keys:
+        asked = f"training.total_timesteps={longest}: certify.steps sets the length of a certified run"
+        raise UserError(f"{asked}. Set certify.steps={longest} instead.")
     if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
         job.training.total_timesteps = steps
     if job.workflow is WorkflowName.dreamer:
-        _fit_schedule(job, longest, {text.partition("=")[0] for text in overrides})
+        _fit_schedule(job, longest, typed_keys)
     config = typed(job)
     config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
     if settings.fault is not None:

@@ -38,6 +38,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache is not a known fault"),
         ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be created \(Not a"),
         ("resume=some/run", "resume=some/run: only new runs can be certified. Pass the settings of that run"),
+        ("training.total_timesteps=300", "certify.steps sets the length .* Set certify.steps=300 instead"),
         ("--fast", "unknown flag --fast"),
         ("envv.num_envs=2", "envv"),
     ],
