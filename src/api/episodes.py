@@ -58,6 +58,8 @@ def save_episode(
     steps = len(reward) if reward.ndim == 1 else 0
     if not steps:
         raise UserError(f"rewards must have the shape (steps,), with at least one step (got {reward.shape}).")
+    if not isinstance(terminated, bool | np.bool_):
+        raise UserError(f"terminated must be True or False for the whole episode, got {terminated!r}.")
     if len(np.atleast_1d(chosen)) != steps:
         raise UserError(f"actions must have {count_text(steps, 'row')}, like rewards (got {chosen.shape}).")
     seen = _seen(observations, steps)

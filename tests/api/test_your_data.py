@@ -103,6 +103,7 @@ LOG: dict[str, Any] = {
     ("changes", "message"),
     [
         ({"rewards": []}, r"rewards must have the shape \(steps,\), with at least one step \(got \(0,\)\)"),
+        ({"terminated": [False] * 3}, r"terminated must be True or False for the whole episode, got \[False"),
         ({"rewards": "abc"}, r"rewards must be an array of numbers \(got str\)"),
         ({"rewards": [[1, 2], [3]]}, r"rewards must be an array of numbers \(got list\)"),
         ({"rewards": [0, np.nan, 0]}, r"`reward` has numbers that are not finite"),
