@@ -84,7 +84,7 @@ class Run:
             KeyboardInterrupt: After Ctrl-C.
         """
         given = {"run": self.run_dir, "episodes": episodes, "checkpoint": checkpoint, "seed": seed}
-        given |= {"policy": policy, "device": device, "max_steps": json.dumps(max_steps)}
+        given |= {"policy": policy, "device": device, "max_steps": "null" if max_steps is None else max_steps}
         words = [f"{name}={value}" for name, value in given.items()]
         result, _ = evaluate_run(own_settings(EvaluateConfig, words, "Run.evaluate", None)[0])
         if "open_returns" in result:

@@ -308,9 +308,10 @@ def test_evaluate_returns_what_the_command_prints(
     evaluate.main()
     printed = json.loads(capsys.readouterr().out)
     run, results = reverie.Run(whole), []
+    steps: Any = np.int64(12)
 
     def play() -> None:
-        results.append(run.evaluate(3, seed=2, policy="mode", max_steps=12, device="cpu"))
+        results.append(run.evaluate(3, seed=2, policy="mode", max_steps=steps, device="cpu"))
 
     thread = threading.Thread(target=play)
     play()
