@@ -170,5 +170,5 @@ def _table(resource: Resource) -> Table:
         is_over = not resource.fits and nbytes == resource.shared_bytes
         table.add_row(name, shown, "over the limit" if is_over else "")
     limit = resource.limit_bytes
-    table.add_row("limit", "" if limit is None else size_text(limit), resource.limit_words)
+    table.add_row("limit", "" if limit is None else size_text(limit), Text(resource.limit_words))
     return table
