@@ -13,7 +13,7 @@ from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import begin_with, check_change, resume_run
 from ..checkpoints.shards import was_begun_here
 from ..config.compose import compose_jobs
-from ..config.overrides import parse
+from ..config.overrides import as_typed, parse
 from ..config.presets import device_notice
 from ..config.resolve import typed
 from ..config.schema import TrainConfig
@@ -38,8 +38,11 @@ def checked_run(arguments: Sequence[str]) -> Checked:
         UserError: If an override is invalid, or this machine cannot execute the run.
     """
     overrides = parse(arguments)
-    resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
-    if resume is not None:
+    typed_items = {item.key_or_group: item for item in overrides}
+    if "resume" in typed_items and (resume := typed_items["resume"].value()) is not None:
+        if typed_items["resume"].is_sweep_override():
+            text = as_typed(typed_items["resume"])
+            raise UserError(f"{text}: pass one folder. Put a name with a comma in two pairs of quotes.")
         return _resumed(str(resume), [item for item in overrides if item.key_or_group != "resume"])
     [job] = compose_jobs(arguments)
     return checked_job(job, typed(job), Namespace(overrides=arguments, config_dir=None))

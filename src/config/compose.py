@@ -11,7 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError
@@ -47,6 +47,9 @@ def compose_jobs(
             check(override, groups)
         try:
             composed = [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
+            # Settings that refer to others are read outside of this `try`, so report errors in them here.
+            for job in composed:
+                OmegaConf.to_container(job, resolve=True)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             # Hydra raises a ValueError if a group is malformed.
             raise explain(error) from error

@@ -205,6 +205,14 @@ MISTAKES = {
         ["resume=nowhere"],
         ["resume=nowhere is not a folder. Pass the folder of a run, e.g. resume=experiments/<run>."],
     ),
+    "several folders to resume": (
+        ["resume=a,b"],
+        ["resume=a,b: pass one folder. Put a name with a comma in two pairs of quotes."],
+    ),
+    "variable that does not exist": (
+        ["run_dir=${oc.env:NOWHERE}/run"],
+        ["run_dir: ", "Environment variable 'NOWHERE' not found"],
+    ),
     "jobs in one folder": (
         ["-m", "seed=1,2", "run_dir=x"],
         ["run_dir=x would contain 2 runs", "hydra.sweep.dir=x"],
