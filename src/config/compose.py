@@ -47,21 +47,24 @@ def compose_jobs(
             check(override, groups)
         try:
             composed = [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
-            # Settings that refer to others are read outside of this `try`, so report errors in them here.
-            for job in composed:
-                OmegaConf.to_container(job, resolve=True)
+            folders = [job.run_dir for job in composed if job.run_dir is not None]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             # Hydra raises a ValueError if a group is malformed.
             raise explain(error) from error
     typed_keys = [override.key_or_group for override in overrides]
     if multirun and _SWEEPER in typed_keys:
         return []
-    folders = [job.run_dir for job in composed if job.run_dir is not None]
     if len(set(folders)) < len(folders):
         repair = f"Omit it, or set the folder of all jobs with hydra.sweep.dir={folders[0]}."
         raise UserError(f"run_dir={folders[0]} would contain {count_text(len(folders), 'run')}. {repair}")
     if multirun:
         _check_sweep(overrides, len(jobs))
+    try:
+        # Callers read settings that refer to others, some before they are converted.
+        for job in composed:
+            OmegaConf.to_container(job, resolve=True)
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
     return [in_own_schema(job, typed_keys) for job in composed]
 
 
