@@ -30,6 +30,7 @@ SLOW = (
     "orchestration",
     "planning/test_address_space.py",
     "planning/test_memory_plan.py",
+    "play/test_renderer.py",
     "test_examples.py",
     "test_extras.py",
     "test_site.py",

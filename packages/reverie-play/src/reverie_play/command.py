@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import webbrowser
-from contextlib import closing
 from dataclasses import dataclass
 
 from reverie.commands.evaluate import INTERRUPTED_EXIT_CODE
@@ -70,12 +69,9 @@ def play(config: PlayConfig) -> None:
     workflow, image = dreamer_with_pictures(agent, f"run={config.run}")
     names = action_names(run.env, len(choices_of(workflow.env.action)))
     facts = {"run": config.run, "environment": workflow.env.name, "trained_steps": step, "seed": config.seed}
-    with closing(DreamSession(workflow, run.env, image, config.horizon)) as session:
-        session.restart(config.seed)
-        server = PlayServer(session, facts | {"actions": names, "keys": key_map(names)})
-        asyncio.run(
-            server.serve(config.host, config.port, lambda port: _announce(config, port, server.token))
-        )
+    session = DreamSession(workflow, run.env, image, config.horizon)
+    server = PlayServer(session, facts | {"actions": names, "keys": key_map(names)})
+    asyncio.run(server.serve(config.host, config.port, lambda port: _announce(config, port, server.token)))
 
 
 def _announce(config: PlayConfig, port: int, token: str = "") -> None:

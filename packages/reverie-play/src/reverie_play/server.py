@@ -43,8 +43,9 @@ class PlayServer:
     A separate thread answers messages one at a time, with a frame or `{"error": ...}`.
 
     Args:
-        session: The session, on which `restart` has already been called.
-        facts: Information about the run and the environment for the page, including `actions` and `keys`.
+        session: The session. Only the separate thread uses it, from its start to its end.
+        facts: Information about the run and the environment for the page, including `actions`, `keys` and
+            `seed`.
 
     Attributes:
         token: Secret that every request must include as `?token=`, or empty if only this machine has access.
@@ -59,12 +60,14 @@ class PlayServer:
         self._viewer: web.WebSocketResponse | None = None
 
     async def serve(self, host: str, port: int, announce: Callable[[int], None]) -> None:
-        """Serve pages until cancelled, and call `announce` with the open port. Port 0 selects a free one.
+        """Start the game, serve pages until cancelled, and close the session.
 
-        Listening beyond the loopback interface sets `token`.
+        `announce` is called with the open port. Port 0 selects a free one. Listening beyond the loopback
+        interface sets `token`.
 
         Raises:
-            UserError: If the port cannot be opened.
+            UserError: If the game cannot start, or the port cannot be opened.
+            EnvironmentCrashed: If the environment fails too often at its start.
         """
         self.token = "" if host in _LOOPBACK else secrets.token_urlsafe(16)
         app = web.Application(middlewares=[self._guard])
@@ -74,6 +77,8 @@ class PlayServer:
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_SECONDS)
         await runner.setup()
         try:
+            # The renderer of an environment may belong to the thread that created it.
+            await self._run(lambda: self._session.restart(self._facts["seed"]))
             try:
                 await web.TCPSite(runner, host, port).start()
             except (OSError, UnicodeError) as error:
@@ -85,6 +90,7 @@ class PlayServer:
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
+            await self._run(self._session.close)
             await asyncio.to_thread(self._thread.shutdown)
 
     @web.middleware
