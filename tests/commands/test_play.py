@@ -61,17 +61,19 @@ def test_a_port_that_is_taken_is_refused(command: Play, capsys: pytest.CaptureFi
     assert re.match(rf"host=127.0.0.1 port={port} cannot be opened: .*in use\. Choose.*port=0", message)
 
 
+@pytest.mark.parametrize(("host", "here"), [("0.0.0.0", "127.0.0.1"), ("::", "[::1]")])
 def test_a_user_without_a_name_is_told_how_to_reach_the_page_from_other_machines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    host: str, here: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     # This simulates a container that was started with --user.
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
-    play._announce(play.PlayConfig(run="r", host="0.0.0.0", open=False), 8123, "secret")
+    play._announce(play.PlayConfig(run="r", host=host, open=False), 8123, "secret")
     told = capsys.readouterr().out
+    assert f"Open http://{here}:8123/?token=secret in a browser" in told
     assert f"From other machines: http://{socket.gethostname()}:8123/?token=secret\n" in told
-    assert "ssh -L 8123:127.0.0.1:8123 you@" in told
+    assert f"ssh -L 8123:{here}:8123 you@" in told
 
 
 def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:

@@ -25,7 +25,8 @@ from . import DreamSession, action_names, key_map
 from .server import PlayServer
 from .session import LONGEST_DREAM, choices_of, dreamer_with_pictures
 
-_EVERYWHERE = ("0.0.0.0", "::")
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Address at which this machine itself reaches the page, by the address of all interfaces."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,7 +77,7 @@ def play(config: PlayConfig) -> None:
 
 def _announce(config: PlayConfig, port: int, token: str = "") -> None:
     """Print the address and an SSH command to reach it, and open the page if this machine has a screen."""
-    host = "127.0.0.1" if config.host in _EVERYWHERE else config.host
+    host = _HERE.get(config.host, config.host)
     host = f"[{host}]" if ":" in host else host
     try:
         user = getpass.getuser()
@@ -87,7 +88,7 @@ def _announce(config: PlayConfig, port: int, token: str = "") -> None:
     if token:
         url += f"?token={token}"
     print(f"Open {url} in a browser. Press Ctrl-C to stop.")
-    if config.host in _EVERYWHERE:
+    if config.host in _HERE:
         print(f"From other machines: {url.replace(host, socket.gethostname(), 1)}")
     print(f"Over SSH, first run on your own machine: ssh -L {port}:{host}:{port} {here}", flush=True)
     if config.open and _has_screen():
