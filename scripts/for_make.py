@@ -43,22 +43,34 @@ def continued(arguments: Sequence[str]) -> list[str]:
 
 
 def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments that differ from the saved configuration."""
-    # Import these here, so that a new run does not wait for them.
-    from omegaconf import OmegaConf
+    """Return the arguments that differ from the saved configuration.
 
+    An experiment differs if the name of the run does, and another group if one of its settings does. Without
+    `run_dir=`, the folder is named after the arguments, so their groups are the same.
+    """
+    # Import these here, so that a new run does not wait for them.
+    from omegaconf import DictConfig, OmegaConf
+
+    from reverie.config.compose import compose_jobs
     from reverie.config.overrides import parse
     from reverie.config.saved import read_config
+    from reverie.config.schema import leaves
 
-    saved = OmegaConf.to_container(read_config(saved_in), enum_to_str=True)
+    def settings_of(config: DictConfig) -> dict[str, object]:
+        return dict(leaves(OmegaConf.to_container(config, resolve=True, enum_to_str=True)))
+
     last = {item.key_or_group: (word, item) for word, item in zip(arguments, parse(arguments), strict=True)}
+    saved = settings_of(read_config(saved_in))
+    composed = settings_of(compose_jobs(arguments)[0]) if "run_dir" in last else saved
     found = []
     for key, (word, item) in last.items():
-        value = saved
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        is_group = key == "experiment" or isinstance(value, dict)
-        if not is_group and key != "run_dir" and item.value() != value:
+        start = "name" if key == "experiment" else f"{key}."
+        if group := [name for name in saved if name.startswith(start)]:
+            # Settings that are typed, too, are compared on their own.
+            is_same = all(composed.get(name) == saved[name] for name in group if name not in last)
+        else:
+            is_same = key == "run_dir" or item.value() == saved.get(key)
+        if not is_same:
             found.append(word)
     return found
 

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from reverie.checkpoints.run_folder import save_config
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 from ..runs.helpers import CARTPOLE, CATCH, saved_steps, start
@@ -120,15 +123,28 @@ def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
         Path(folder, "config.yaml").write_text("\n".join(["name: catch", *words[1:]]).replace("=", ": "))
         assert continued(words) == [f"resume={folder}"]
         assert f"continuing {folder}." in capsys.readouterr().out
-    own = ["experiment=a", "seed=5", "seed=1", "optimizer.learning_rate=4e-05", "model=debug", "run_dir=run"]
-    Path("run").mkdir()
-    Path("run", "config.yaml").write_text("name: catch\nseed: 1\noptimizer:\n  learning_rate: 0.00004\n")
-    assert continued(own) == ["resume=run"]
-    # The run itself rejects settings that cannot change.
-    changed = ["training.total_timesteps=7", "seed=2"]
-    assert sorted(continued([*own, *changed])) == sorted(["resume=run", *changed])
     for words in (["experiment=a", "--help"], ["experiment=a", "resume=run"], ["-m", "seed=1,2"]):
         assert continued(words) == words
+
+
+def test_arguments_that_differ_from_a_run_are_passed_on_and_the_others_are_omitted(tmp_path: Path) -> None:
+    continued = runpy.run_path(str(ROOT / "scripts" / "for_make.py"))["continued"]
+    first = ["experiment=dreamer_catch", "device=cpu", f"run_dir={tmp_path}"]
+    own = ["seed=5", "seed=1", "optimizer.learning_rate=4e-05"]
+    own += ["model=debug", "model.units=8", "training=small"]
+    [config] = compose_jobs([*first, *own])
+    save_config(typed(config), tmp_path)
+    assert continued([*first, *own]) == continued(first) == [f"resume={tmp_path}"]
+    # The run itself rejects settings and groups that cannot change.
+    for changed in (
+        ["training.total_timesteps=7", "seed=2"],
+        ["model=size12m"],
+        ["env=atari"],
+        ["buffer=mmap"],
+        ["env.kwargs.size=8"],
+        ["experiment=dreamer_cartpole"],
+    ):
+        assert sorted(continued([*first, *own, *changed])) == sorted([f"resume={tmp_path}", *changed])
 
 
 def test_a_failure_and_a_stop_that_make_does_not_know_of_are_errors(tmp_path: Path) -> None:
