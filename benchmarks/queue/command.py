@@ -102,6 +102,9 @@ def run_queue(jobs: list[Job], core: int) -> None:
             f"reverie is imported from {reverie.__file__}, but its commit is read in {ROOT}. "
             "Install this checkout by `pip install -e .` in an environment of its own."
         )
+    if not hasattr(os, "sched_setaffinity"):
+        repair = "Train single rows with reverie-train, or use Linux"
+        raise UserError(f"core={core}: the queue cannot pin itself to a core on {sys.platform}. {repair}.")
     jobs[0].runs.mkdir(parents=True, exist_ok=True)
     try:
         os.sched_setaffinity(0, {core})

@@ -50,7 +50,7 @@ def read_rows(path: Path) -> RunList:
     """Return the list that a YAML file contains.
 
     Raises:
-        UserError: If the file cannot be read, does not fit `RunList`, or uses a name twice.
+        UserError: If the file cannot be read, does not fit `RunList`, has no row, or uses a name twice.
     """
     try:
         content = yaml.safe_load(path.read_text())
@@ -61,6 +61,8 @@ def read_rows(path: Path) -> RunList:
         message = f"rows={path} is not a list of runs: {first_line(error)}."
         raise UserError(f"{message} benchmarks/atari100k.yaml shows the form.") from error
     assert isinstance(found, RunList)
+    if not found.rows:
+        raise UserError(f"rows={path} has no row. benchmarks/atari100k.yaml shows the form.")
     names = [row.name for row in found.rows]
     for name in names:
         if names.count(name) > 1:

@@ -261,6 +261,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_created(
         ([{"name": "a", "experiment": "x", "seed": 1, "sed": 2}], "is not a list of runs: Key 'sed'"),
         ([{"name": "a", "experiment": "x"}], "has missing mandatory value: seed."),
         ([catch_row(), catch_row()], "has catch 2 times. Names must be unique."),
+        ([], "rows.yaml has no row. benchmarks/atari100k.yaml shows the form."),
         ([catch_row("a/b")], "'a/b' cannot name a folder. Use letters, digits and _."),
     ],
 )
@@ -269,6 +270,17 @@ def test_a_list_with_a_mistake_is_refused(
 ) -> None:
     path = write_list(empty_folder / "rows.yaml", *rows)
     assert message in error_of(capsys, lambda: main(["runs=../runs", f"rows={path}", "show=true"]))
+
+
+def test_a_system_that_cannot_pin_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # This simulates macOS.
+    monkeypatch.delattr(os, "sched_setaffinity")
+    rows = write_list(tmp_path / "rows.yaml", catch_row())
+    message = error_of(capsys, lambda: main(arguments(tmp_path, rows)))
+    assert message.startswith(f"core={CORE}: the queue cannot pin itself to a core on {sys.platform}. Train")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_games_are_all_26_in_the_order_of_a_seeded_shuffle() -> None:
