@@ -97,7 +97,12 @@ def lowest(seeds: Seeds, task: str) -> float:
 def first_paragraph(results: Sequence[Result], seeds: Seeds) -> str:
     """Return a paragraph with the number of tasks, the tasks below the author's seeds, and failed runs."""
     listed = [each for each in results if is_listed(each)]
-    means = {each.task: window_mean(episodes_of(each)) for each in listed if each.score is not None}
+    by_task: defaultdict[str, list[float]] = defaultdict(list)
+    for each in listed:
+        if each.score is not None:
+            by_task[each.task].append(window_mean(episodes_of(each)))
+    # A task may have several seeds.
+    means = {task: sum(values) / len(values) for task, values in by_task.items()}
     below = [
         f"{task} ({number(mean)}, lowest seed {number(lowest(seeds, task))}"
         f"{': ' + REASONS[task] if task in REASONS else ''})"
@@ -106,7 +111,7 @@ def first_paragraph(results: Sequence[Result], seeds: Seeds) -> str:
     ]
     failed = [each.name for each in listed if each.score is None]
     sentences = [
-        f"Raw data exists for {len(listed)} of {count_text(len(seeds), 'task')}.",
+        f"Raw data exists for {len({each.task for each in listed})} of {count_text(len(seeds), 'task')}.",
         f"From {WINDOW[0]:,} to {WINDOW[1]:,} environment steps, Reverie's mean return is at or above the",
         f"author's lowest seed in {len(means) - len(below)} of them.",
         *([f"Below: {', '.join(below)}."] if below else []),
