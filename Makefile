@@ -14,7 +14,7 @@ CORE := .venv/.core
 READY := .venv/.installed
 SITE_READY := .venv/.docs
 # Two test workers per core, because many tests wait for processes that they kill.
-WORKERS := $(shell expr 2 \* $$(nproc))
+WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
 JAX := .venv-peers-jax

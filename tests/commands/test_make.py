@@ -147,6 +147,18 @@ def test_arguments_that_differ_from_a_run_are_passed_on_and_the_others_are_omitt
         assert sorted(continued([*first, *own, *changed])) == sorted([f"resume={tmp_path}", *changed])
 
 
+def test_the_number_of_test_workers_is_found_without_nproc(tmp_path: Path) -> None:
+    """macOS does not have it."""
+    for name in ("make", "getconf"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    (tmp_path / "ready").touch()
+    shown = subprocess.run(
+        [tmp_path / "make", "--dry-run", "test", f"READY={tmp_path / 'ready'}"],
+        cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f" -n {2 * os.sysconf('SC_NPROCESSORS_ONLN')} " in shown.stdout
+
+
 def test_a_failure_and_a_stop_that_make_does_not_know_of_are_errors(tmp_path: Path) -> None:
     process = make_train(tmp_path, "model=nonsense")
     shown = process.communicate()[0]
