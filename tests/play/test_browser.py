@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import io
+import math
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from ..chromium import DESKTOP, NEED_CHROMIUM, PHONE, browser
+from ..workflows.tiny import IMAGE, tiny_workflow
 from .serving import serving
 
 WIDTH, HEIGHT = DESKTOP
@@ -72,6 +74,23 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
     for part in (left, middle, right):
         assert (part != BACKGROUND).any(-1).mean() > 0.5  # most of it is picture
     assert np.unique(left.reshape(-1, 3), axis=0).shape[0] > 5  # Pong's colours
+
+
+@NEED_CHROMIUM
+def test_the_page_goes_on_if_a_number_is_not_finite(tmp_path: Path) -> None:
+    workflow = tiny_workflow(IMAGE)
+    for parameter in workflow.controller.critic.parameters():
+        parameter.data.fill_(math.nan)
+
+    async def run() -> None:
+        async with serving(workflow=workflow) as port, browser(tmp_path / "profile") as tab:
+            await tab.open(f"http://127.0.0.1:{port}/", *DESKTOP)
+            await tab.wait_until(HAS_FRAME)
+            await tab.press("ArrowLeft")
+            await tab.wait_until("recent.length > 5")
+            assert await tab.value("['value0', 'value1'].map(id => $(id).textContent)") == ["-", "-"]
+
+    asyncio.run(run())
 
 
 @NEED_CHROMIUM

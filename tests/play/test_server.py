@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import Image
 
 from reverie.utils.errors import UserError
 
+from ..workflows.tiny import IMAGE, tiny_workflow
 from .serving import HORIZON, serving, serving_with_token
 
 Message = dict[str, Any]
@@ -107,6 +109,21 @@ def test_the_picture_is_game_dream_and_difference_and_the_gif_has_all_of_them() 
         await page.close()
 
     with_client(test)
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    """Browsers refuse NaN in JSON."""
+
+    async def run() -> None:
+        workflow = tiny_workflow(IMAGE)
+        for parameter in workflow.controller.critic.parameters():
+            parameter.data.fill_(math.nan)
+        async with serving(workflow=workflow) as port, ClientSession() as client:
+            page, _, first = await connect(client, f"http://127.0.0.1:{port}")
+            assert first["value"] == [None, None] and math.isfinite(first["surprise"])
+            await page.close()
+
+    asyncio.run(run())
 
 
 def test_a_malformed_message_is_answered_and_changes_nothing() -> None:

@@ -221,4 +221,6 @@ def _is_in(number: int, low: int, high: int) -> bool:
 def _as_message(frame: Frame) -> Message:
     shown = {each.name: getattr(frame, each.name) for each in fields(frame)}
     picture = base64.b64encode(encode_image(shown.pop("pictures"))).decode("ascii")
-    return shown | {"picture": f"data:image/png;base64,{picture}"}
+    # JSON has no NaN and no infinities. The page shows a dash for null.
+    numbers = json.loads(json.dumps(shown), parse_constant=lambda _: None)
+    return numbers | {"picture": f"data:image/png;base64,{picture}"}
