@@ -103,7 +103,8 @@ class EnvConfig:
 
     max_restarts: int = 3
     """Number of times that Gymnasium environments may die, hang or raise an exception before the run stops. A
-    failed environment is replaced, and its episode is truncated. A population repeats the episode."""
+    failed environment is replaced. Its episode is truncated and has no return. Evaluations play another one,
+    and a population repeats it."""
 
     def __post_init__(self) -> None:
         """Check the bounds of individual fields, before images of this size are allocated."""

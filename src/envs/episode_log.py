@@ -81,19 +81,25 @@ class EpisodeLog:
         return {index: self._seeds[index] for index in indices}
 
     def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
-        """Log the actions (N, A) that led to `step`, and delete the actions of finished episodes."""
+        """Log the actions (N, A) that led to `step`, and delete the actions of finished episodes.
+
+        Until the next episode starts, those of failed environments mark the episode in the saved state.
+        """
         is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
         for index, log in enumerate(self._logs):
-            if is_last[index]:
+            if is_last[index] and index not in step.failed:
                 log.clear()
             elif not is_first[index]:
                 log.append(action[index])
 
-    def close(self, index: int) -> tuple[int, int]:
-        """Delete an abandoned episode. Return its number (counted from 0) and its number of steps."""
-        steps = len(self._logs[index].actions)
-        self._logs[index].clear()
-        return self._next_episode[index] - 1, steps
+    def failed(self, step: TimeStep) -> tuple[int, ...]:
+        """Return the environments whose episode ends with `step` but is not finished."""
+        ended = np.flatnonzero(step.is_last).tolist()
+        return tuple(index for index in ended if len(self._logs[index].actions))
+
+    def progress(self, index: int) -> tuple[int, int]:
+        """Return the number of an environment's last episode (counted from 0) and its number of steps."""
+        return self._next_episode[index] - 1, len(self._logs[index].actions)
 
     def open_episode(self, index: int) -> OpenEpisode:
         """Return the open episode of environment `index`."""

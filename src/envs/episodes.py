@@ -47,11 +47,11 @@ class EpisodeTracker:
         self._lengths = np.zeros(num_envs, np.int64)
 
     def add(self, step: TimeStep, envs: NDArray[np.int64] | None = None) -> list[Episode]:
-        """Count one record per environment (default: all). Return the episodes that ended."""
+        """Count one record per environment (default: all). Return the episodes that finished."""
         envs = np.arange(self.num_envs) if envs is None else envs
         self._returns[envs] = np.where(step.is_first, 0.0, self._returns[envs] + step.reward)
         self._lengths[envs] = np.where(step.is_first, 0, self._lengths[envs] + 1)
-        ended = np.flatnonzero(step.is_last).tolist()
+        ended = [row for row in np.flatnonzero(step.is_last).tolist() if row not in step.failed]
         infos = (reported((name, values[row]) for name, values in step.info.items()) for row in ended)
         return [self._episode(int(envs[row]), info) for row, info in zip(ended, infos, strict=True)]
 

@@ -33,6 +33,7 @@ class VectorEnvironment:
     """N environments that advance together by one record per call (see `utils/timestep.py`).
 
     A failed environment is replaced, and its episode is truncated, with its last observation and zero reward.
+    `TimeStep.failed` excludes it from results.
     Seeds are derived from `run_seed` and the environment's number in the run, which starts at `first`.
     """
 
@@ -111,8 +112,9 @@ class VectorEnvironment:
         step, diverged = replay_actions(self._restarts, self.spec, episodes)
         self._restarts.raise_if_crashed()
         diverged |= {index for index in episodes if not matches(step, stored, index)}
-        self._last = _amended(stored, step, diverged)
-        return self._last, [self._end_diverged(index) for index in sorted(diverged)]
+        amended = _amended(stored, step, diverged)
+        self._last = replace(amended, failed=self._episodes.failed(amended))
+        return self._last, [self._why_diverged(index) for index in sorted(diverged)]
 
     def close(self) -> None:
         """Release emulators and processes. Repeated calls are safe."""
@@ -127,14 +129,16 @@ class VectorEnvironment:
             step.set_observation(index, {key: value[index] for key, value in seen.items()})
             step.is_last[index] = not step.is_first[index]
             step.reward[index], step.is_terminal[index] = 0, False
+        if failures:
+            step = replace(step, failed=tuple(failures))
         self._episodes.add(action, step)
         self._last = step
         self._restarts.raise_if_crashed()
         return step
 
-    def _end_diverged(self, index: int) -> str:
-        """End the episode of an environment that could not be restored. Return the warning."""
-        number, steps = self._episodes.close(index)
+    def _why_diverged(self, index: int) -> str:
+        """Return the warning about an environment that could not be restored."""
+        number, steps = self._episodes.progress(index)
         what = f"{self.spec.name}: episode {number} of environment {index}"
         if steps == 0:
             return f"{what} restarted with a different first observation and continues from it."

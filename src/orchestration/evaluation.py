@@ -60,8 +60,9 @@ def evaluate(
     """Play `episodes` complete episodes with a policy that shares only its parameters with training.
 
     The number of episodes per environment is fixed, because counting the first ones to finish would favor
-    short episodes. `should_stop` can end the evaluation early. It receives the number of finished episodes
-    and the partial results of the open ones.
+    short episodes. If an environment fails, another episode replaces the one that it cut off. `should_stop`
+    can end the evaluation early. It receives the number of finished episodes and the partial results of the
+    open ones.
     """
     # With this derived seed, training never plays the same episodes.
     seed = named_seed(seed, "evaluate")

@@ -137,6 +137,10 @@ class TimeStep:
     """Numbers (N,) by name that the environments report with the last step of an episode. Missing numbers
     are NaN."""
 
+    failed: tuple[int, ...] = ()
+    """Rows whose episode was cut off because the environment failed or could not be restored. Such an episode
+    has no return."""
+
     @classmethod
     def empty(cls, spec: EnvSpec) -> "TimeStep":
         """Return a step of zeros for all environments of `spec`."""
@@ -153,8 +157,9 @@ class TimeStep:
         return sum(array.nbytes for array in (*self.observation.values(), *rows))
 
     def arrays(self) -> dict[str, Any]:
-        """Return the fields of complete steps by name, for a checkpoint."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "envs"}
+        """Return the fields of complete steps by name, for a checkpoint. `EpisodeLog` keeps `failed`."""
+        names = [each.name for each in fields(self) if each.name not in ("envs", "failed")]
+        return {name: getattr(self, name) for name in names}
 
     def set_observation(self, index: int, observation: Mapping[str, NDArray]) -> None:
         """Write the observation of environment `index`."""

@@ -28,6 +28,7 @@ from reverie.commands import evaluate as module
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.episodes import Episode, EpisodeTracker
+from reverie.envs.registered import register_maker
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.evaluation import Evaluation, evaluate
 from reverie.utils.errors import UserError
@@ -194,6 +195,37 @@ def test_fewer_episodes_than_environments_start_only_those(cartpole_run: Path) -
     env.num_envs = 4
     result = evaluate(workflow, env, episodes=2, seed=5)
     assert sorted(episode.env for episode in result.episodes) == [0, 1]
+
+
+class Fragile(CartPoleEnv):
+    """Episodes of ten steps. A third step raises one of the given exceptions, until all are used up."""
+
+    def __init__(self, faults: list[Exception]) -> None:
+        super().__init__()
+        self._count, self._faults = 0, faults
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._count = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        if self._count == 3 and self._faults:
+            raise self._faults.pop()
+        observation, *_ = super().step(action)
+        return observation, 1.0, self._count == 10, False, {}
+
+
+def test_another_episode_replaces_one_whose_environment_failed(cartpole_run: Path) -> None:
+    workflow, env = workflow_of(cartpole_run)
+    faults: list[Exception] = [ConnectionError("the simulator lost its connection")]
+
+    def make() -> Fragile:
+        return Fragile(faults)
+
+    env.id, env.num_envs = register_maker(make), 1
+    assert [each.length for each in evaluate(workflow, env, 3, seed=1).episodes] == [10, 10, 10]
+    assert faults == []
 
 
 def test_evaluation_leaves_the_workflow_as_it_was(catch_run: Path) -> None:

@@ -110,6 +110,7 @@ def test_one_that_fails_is_replaced_and_its_episode_truncated(
         np.testing.assert_array_equal(failed.observation[key][1], value[1])
     flags = (failed.reward[1], failed.is_first[1], failed.is_last[1], failed.is_terminal[1])
     assert flags == (0.0, False, True, False)
+    assert [arrival.failed for arrival in arrivals] == [(), (), (1,), *[()] * 6]
     assert arrivals[3].is_first.tolist()[1]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith(f"toy_world:Toy{kind}-v0: environment 1 failed: {reason}")
@@ -169,8 +170,10 @@ def test_the_state_after_a_crash_is_that_of_the_end_of_the_step() -> None:
     again = make("Raises", seed, num_envs=3)
     arrival, warnings = again.restore(environment.state_dict())
     assert warnings == []
+    assert arrival.failed == expected[1].failed == (1,)
     for one, wanted in zip([arrival, *[again.step(actions(3)) for _ in range(6)]], expected[1:], strict=True):
         assert_rows(one, wanted, [0, 1, 2])
+    assert not any(one.failed for one in expected[2:])
     again.close()
 
 

@@ -75,6 +75,11 @@ def test_another_observation_ends_that_episode_as_truncated(
     assert "2 actions" in warnings[0]
     assert arrival.is_last.tolist() == [False, True]
     assert arrival.is_terminal.tolist() == [False, False]
+    # A checkpoint of this step still knows that the episode is not finished.
+    again = make(seed)
+    restored, warnings = again.restore(environment.state_dict())
+    again.close()
+    assert (arrival.failed, restored.failed, warnings) == ((1,), (1,), [])
     np.testing.assert_array_equal(arrival.observation["pose"], arrivals[2].observation["pose"])
     assert arrival.reward.tolist() == arrivals[2].reward.tolist()
     following = [environment.step(UP) for _ in range(10)]
@@ -135,6 +140,7 @@ def test_a_finished_episode_is_not_played_again(
     again = make(seed)
     restored, warnings = again.restore(state)
     assert warnings == []
+    assert restored.failed == ()
     assert_row(restored, arrival, 1)
     again.close()
 

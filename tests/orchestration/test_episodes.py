@@ -53,6 +53,14 @@ def test_an_episode_abandoned_by_a_reset_counts_for_nothing() -> None:
     assert tracker.add(arrival([1], last="0")) == [Episode(0, 2.0, 2)]
 
 
+def test_an_episode_cut_off_by_a_failure_counts_for_nothing() -> None:
+    tracker = EpisodeTracker(2)
+    tracker.add(arrival([0, 0], first="01"))
+    assert tracker.add(replace(arrival([7, 5], last="01"), failed=(0,))) == [Episode(1, 5.0, 1)]
+    tracker.add(arrival([0, 0], first="01"))
+    assert tracker.add(arrival([1, 2], last="0")) == [Episode(0, 1.0, 1)]
+
+
 def test_many_small_float32_rewards_add_up_without_drift() -> None:
     tracker = EpisodeTracker(1)
     tracker.add(arrival([0], first="0"))
