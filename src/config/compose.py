@@ -18,7 +18,7 @@ from ..utils.errors import UserError
 from ..utils.units import count_text
 from .overrides import as_typed, check, explain, parse
 from .resolve import CONFIG_PACKAGE, group_choices, register_schemas
-from .workflow import in_own_schema
+from .workflow import in_own_schema, require_effect
 
 HYDRA_VERSION_BASE = "1.3"
 _SWEEPER = "hydra/sweeper"
@@ -65,7 +65,9 @@ def compose_jobs(
             OmegaConf.to_container(job, resolve=True)
     except OmegaConfBaseException as error:
         raise explain(error) from error
-    return [in_own_schema(job, typed_keys) for job in composed]
+    own = [in_own_schema(job, typed_keys) for job in composed]
+    require_effect(typed_keys, composed)
+    return own
 
 
 def _check_sweep(overrides: list[Override], count: int) -> None:

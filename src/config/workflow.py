@@ -14,7 +14,7 @@ from ..buffers import ReplayConfig
 from ..envs import EnvConfig, Suite
 from ..utils.errors import UserError
 from .dreamer import DreamerTrainConfig, DreamerTraining
-from .population import PopulationTrainConfig, PopulationTraining
+from .population import Engine, PopulationTrainConfig, PopulationTraining
 from .schema import Device, LoggerConfig, TrainConfig, WorkflowName, actual_device, is_setting, leaves
 
 SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
@@ -25,6 +25,24 @@ SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
 
 _MOST_BYTES = 100
 """Maximum number of bytes that an environment's name or a job's values add to the name of a run."""
+
+_SUITES = frozenset(Suite)
+_ATARI = ("env.suite", _SUITES - {Suite.atari}, "env=atari")
+_DMC = ("env.suite", _SUITES - {Suite.dmc}, "env=dmc")
+_COLLECTORS = ("collect.collectors", frozenset({0}), "collect.collectors")
+_RAY = ("engine", frozenset({Engine.local}), "engine=ray")
+_INEFFECTIVE: dict[str, tuple[str, frozenset[Any], str]] = {
+    **dict.fromkeys(("env.game", "env.noop_max", "env.sticky_actions", "env.full_action_space"), _ATARI),
+    "env.max_episode_frames": (*_ATARI[:2], "env.time_limit"),
+    "env.time_limit": ("env.suite", frozenset({Suite.atari}), "env.max_episode_frames"),
+    **dict.fromkeys(("env.task", "env.observations"), _DMC),
+    "env.id": ("env.suite", _SUITES - {Suite.gymnasium, Suite.vector}, "env=gymnasium"),
+    "env.vectorization": ("env.suite", frozenset({Suite.atari, Suite.vector}), "env=gymnasium"),
+    **dict.fromkeys(("ray.address", "ray.workers", "ray.object_store_mib"), _RAY),
+    **dict.fromkeys(("collect.steps", "collect.max_staleness"), _COLLECTORS),
+    "buffer.latent_every": ("buffer.store_latents", frozenset({False}), "buffer.store_latents=true"),
+}
+"""Another setting, its values with which a setting has no effect, and what to set instead."""
 
 
 @dataclass(kw_only=True)
@@ -67,6 +85,16 @@ def require_key(key: str, config: DictConfig) -> None:
     if owners and config.workflow not in owners:
         runs = f"{config.name} uses workflow={config.workflow.value}"
         raise UserError(f"{key} is a setting of workflow={owners[0].value}, but {runs}. Omit it.")
+
+
+def require_effect(typed_keys: Iterable[str], jobs: Iterable[DictConfig]) -> None:
+    """Raise a `UserError` for the first of the keys that the user typed that has no effect in any job."""
+    for key in filter(_INEFFECTIVE.get, typed_keys):
+        other, idle, repair = _INEFFECTIVE[key]
+        values = [OmegaConf.select(job, other) for job in jobs]
+        if idle.issuperset(values):
+            found = f"{other.removesuffix('.suite')}={str(getattr(values[0], 'value', values[0])).lower()}"
+            raise UserError(f"{key} has no effect with {found}. Set {repair}, or omit it.")
 
 
 @cache

@@ -1,5 +1,6 @@
 """The configuration is resolved before a run starts, and impossible combinations are refused."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,48 @@ def test_a_workflow_has_only_the_settings_that_it_reads() -> None:
     dreamer = composed("experiment=dreamer_catch")
     assert not {"population", "td3", "engine", "ray"} & set(dreamer)
     assert "generations" not in dreamer.training
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("experiment=dreamer_ataripong", "env.time_limit=1000"),
+            "env.time_limit has no effect with env=atari. Set env.max_episode_frames, or omit it.",
+        ),
+        (
+            ("experiment=dreamer_catch", "env.max_episode_frames=9"),
+            "env.max_episode_frames has no effect with env=catch. Set env.time_limit, or omit it.",
+        ),
+        (("env=catch", "env.game=pong"), "env.game has no effect with env=catch. Set env=atari, or omit it."),
+        (("env=catch", "env.task=a_b"), "env.task has no effect with env=catch. Set env=dmc, or omit it."),
+        (("env=dmc", "env.id=A-v0"), "env.id has no effect with env=dmc. Set env=gymnasium, or omit it."),
+        (("env.vectorization=async",), "env.vectorization has no effect with env=atari. Set env=gymnasium,"),
+        (
+            ("experiment=erl_pendulum", "ray.workers=4"),
+            "ray.workers has no effect with engine=local. Set engine=ray, or omit it.",
+        ),
+        (
+            ("collect.steps=4",),
+            "collect.steps has no effect with collect.collectors=0. Set collect.collectors, or omit it.",
+        ),
+        (
+            ("buffer.store_latents=false", "buffer.latent_every=4"),
+            "buffer.latent_every has no effect with buffer.store_latents=false. Set buffer.store_latents",
+        ),
+        (("ray.workers=4",), "ray.workers is a setting of workflow=population"),
+    ],
+)
+def test_a_typed_setting_without_an_effect_is_refused(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        compose_jobs(overrides)
+
+
+def test_a_typed_setting_needs_an_effect_in_one_job_of_a_sweep() -> None:
+    jobs = compose_jobs(["env=catch,dmc", "env.task=walker_run", "env.time_limit=9"], multirun=True)
+    assert [job.env.task for job in jobs] == ["walker_run"] * 2
+    with pytest.raises(UserError, match=r"^env.game has no effect with env=catch. Set env=atari"):
+        compose_jobs(["env=catch,dmc", "env.game=pong,boxing"], multirun=True)
 
 
 def test_a_value_chooses_the_workflow_as_its_group_does(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ SETTINGS = (
     "training.total_timesteps=1600",
     "buffer.capacity=2000",
     "buffer.chunk_length=32",
-    "collect.steps=4",
 )
 
 
@@ -56,6 +55,7 @@ def measure(collectors: int) -> dict[str, Any]:
     """Train, and return the pace of each log interval except the first, which includes the start."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "scripts/train.py", *SETTINGS, f"collect.collectors={collectors}"]
+        command += ["collect.steps=4"] * (collectors > 0)
         environment = os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, f"run_dir={folder}/run"], env=environment, check=True)
         lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
