@@ -114,6 +114,14 @@ def test_a_single_step_up_is_no_leak() -> None:
     for at in range(1, 95):
         series = np.where(np.arange(96) < at, 0, 50 * MB)
         assert classify_trend(series, MB).verdict is not TrendClass.growing, f"step at {at}"
+        # The measurement itself may keep a little memory.
+        drifting = series + KB * np.arange(96)
+        assert classify_trend(drifting, MB).verdict is not TrendClass.growing, f"step at {at}"
+
+
+def test_two_steps_up_are_growth() -> None:
+    series = np.select([np.arange(96) < 48, np.arange(96) < 80], [0, 8 * MB], 16 * MB) + KB * np.arange(96)
+    assert classify_trend(series, MB).verdict is TrendClass.growing
 
 
 def test_too_few_samples_are_undecided_and_have_no_slope() -> None:

@@ -31,6 +31,8 @@ _SLOWING = 0.5
 _SATURATING = 0.75
 # The sixth of 28 slopes from either end gives a 96.9 % interval.
 _INTERVAL_RANK = 6
+# If less than this share of the growth is outside the two intervals with the largest rise, the rest is drift.
+_DRIFT = 1 / 64
 
 _Floats = NDArray[np.floating]
 Series = Sequence[float] | NDArray[np.number]
@@ -76,10 +78,11 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
     The sizes are sampled at a fixed phase of the loop, minus planned growth, at the given rising steps or at
     equal distances. Slopes are per sample of the mean distance. The series grows if the block medians rise in
     order (Kendall's S of at least 22 of 28) by more than the tolerance. A late leak is also growth: the last
-    5 medians all rise, by more than 1.5 tolerances. Growth is `plateauing` if the second half's slope is less
-    than half the first half's, else `growing`. A `leak` requires more evidence than one series
-    (`MemoryGuard`). A series is `flat` if it stays within the tolerance or rises without order, else
-    `undecided`. No verdict uses the interval, which is too narrow under strong autocorrelation.
+    5 medians all rise, by more than 1.5 tolerances. A single step on a drift is not growth. Growth is
+    `plateauing` if the second half's slope is less than half the first half's, else `growing`. A `leak`
+    requires more evidence than one series (`MemoryGuard`). A series is `flat` if it stays within the
+    tolerance or rises without order, else `undecided`. No verdict uses the interval, which is
+    too narrow under strong autocorrelation.
 
     Raises:
         ValueError: If a value is not finite.
@@ -102,14 +105,14 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
     order = int(np.sign(pair_slopes(centres, medians)).sum())
     slope, interval = _trend(centres, medians, _INTERVAL_RANK)
     rise = slope * len(judged)
-    recent = medians[-_RECENT:]
+    risen, recent = medians, medians[-_RECENT:]
     grew_lately = (np.diff(recent) > 0).all() and np.ptp(recent) > _RECENT_TOLERANCES * tolerance_bytes
     grows = order >= _ORDERED_PAIRS and rise > tolerance_bytes
     if grew_lately and not grows:
-        grows = True
+        grows, risen = True, recent
         slope, interval = _trend(centres[-_RECENT:], recent, rank=1)
         rise = slope * len(judged) * _RECENT / _BLOCKS
-    if grows:
+    if grows and not _is_one_step(risen):
         verdict = TrendClass.plateauing if _slope_ratio(centres, medians) < _SLOWING else TrendClass.growing
     else:
         is_still = abs(rise) < tolerance_bytes and np.ptp(medians) < 2 * tolerance_bytes
@@ -143,6 +146,12 @@ def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
     first = float(np.median(pair_slopes(centres[:half], medians[:half])))
     second = float(np.median(pair_slopes(centres[half:], medians[half:])))
     return second / first if first > 0 else math.inf
+
+
+def _is_one_step(medians: _Floats) -> bool:
+    """Return whether memory was allocated once. A drift of any size would order all blocks."""
+    total = np.ptp(medians)
+    return bool(total - (medians[2:] - medians[:-2]).max() < _DRIFT * total)
 
 
 def _trend(centres: _Floats, medians: _Floats, rank: int) -> tuple[float, tuple[float, float]]:
