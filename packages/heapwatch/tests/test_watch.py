@@ -109,6 +109,14 @@ def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() ->
     assert watch.verdict == "flat"
 
 
+def test_steps_that_restart_with_each_epoch_are_refused() -> None:
+    with Watch(seconds=0) as watch:
+        for step in (0, 1, 2, 2):
+            watch.sample(step)
+        with pytest.raises(UsageError, match=r"^Steps must increase, got 0 after \d\. Count steps over all "):
+            watch.sample(0)
+
+
 def test_samples_that_cost_much_are_farther_apart_but_the_first_ones_do_not_count() -> None:
     watch = Watch(seconds=0.5, share=0.01)
     watch._costs.extend([0.2] * 3 + [0.02] * 4)

@@ -26,7 +26,8 @@ def for_stable_baselines3(watch: Watch) -> Any:
 
     class Sampler(BaseCallback):
         def _on_step(self) -> bool:
-            watch.sample(self.num_timesteps)
+            # A second `learn` resets `num_timesteps`, but not this number.
+            watch.sample(self.n_calls)
             return True
 
     return Sampler()

@@ -175,8 +175,15 @@ class Watch:
             self._guard.tracker.set_threshold(name, threshold_mb)
 
     def sample(self, step: int) -> None:
-        """Take a sample if one is due after this step. Steps must increase."""
+        """Take a sample if one is due after this step.
+
+        Raises:
+            UsageError: If an earlier step follows.
+        """
         if step < self._next_step:
+            if step < self._step:
+                repair = "Count steps over all epochs."
+                raise UsageError(f"Steps must increase, got {step} after {self._step}. {repair}")
             return
         since = time.perf_counter() - self._sampled_at
         is_after_pause = self._stage_samples > 0 and since > max(_PAUSE_SECONDS, _PAUSE * self._distance)
