@@ -1,6 +1,7 @@
 """`no_growth` and `budget` as decorator, marker, fixture and context manager."""
 
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,12 @@ def test_growth_with_the_calls_fails_with_bytes_a_call_and_the_holder() -> None:
     with pytest.raises(MemoryGrows, match=r"leak leaves \+160,[0-9]{3} bytes per call") as raised:
         no_growth(steps=24)(leak)()
     assert re.search(rf"{__name__}\.KEPT \(list, \d+ arrays, test_checks.py:\d+\) grows", str(raised.value))
+
+
+def test_a_container_below_its_capacity_is_no_growth() -> None:
+    recent = deque[np.ndarray](maxlen=1_000)
+    no_growth(steps=24)(lambda: recent.append(np.empty(20_000)))()
+    assert len(recent) == 36
 
 
 def test_the_fixture_checks_a_function(no_growth: Callable[..., Any]) -> None:
