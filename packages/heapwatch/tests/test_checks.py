@@ -1,5 +1,6 @@
 """`no_growth` and `budget` as decorator, marker, fixture and context manager."""
 
+import logging
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,6 +52,12 @@ def test_a_marked_test_runs_often() -> None:
 
 def test_the_marker_has_called_it_with_its_warm_up() -> None:
     assert len(CALLS) == 36
+
+
+@pytest.mark.no_growth(steps=24)
+def test_captured_log_records_are_no_growth(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger(__name__).warning("w" * 20_000)
+    assert len(caplog.records) == 1
 
 
 def test_too_few_calls_are_refused() -> None:

@@ -1,9 +1,12 @@
 """pytest plugin `heapwatch`: fail a test if repeated calls retain memory."""
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from _pytest.logging import LogCaptureHandler
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,7 +24,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
         # Only marked tests pay for these imports.
         from .checks import no_growth
 
-        pyfuncitem.obj = no_growth(*marker.args, **marker.kwargs)(pyfuncitem.obj)
+        decorate, function = no_growth(*marker.args, **marker.kwargs), pyfuncitem.obj
+        # This refuses coroutine functions, which are no longer recognized once they are wrapped.
+        decorate(function)
+
+        @functools.wraps(function)
+        def forgetful(**fixtures: Any) -> Any:
+            result = function(**fixtures)
+            # The log records of all calls would be growth.
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, LogCaptureHandler):
+                    handler.clear()
+            return result
+
+        pyfuncitem.obj = decorate(forgetful)
 
 
 @pytest.fixture(name="no_growth")
