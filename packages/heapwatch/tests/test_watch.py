@@ -109,6 +109,19 @@ def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() ->
     assert watch.verdict == "flat"
 
 
+def test_a_leak_beside_reference_cycles_has_a_name() -> None:
+    HELD["history"] = []
+
+    def grow(step: int) -> None:
+        HELD["history"].append(np.empty(100 * KB, np.uint8))
+        cycle: list[Any] = [np.empty(200 * KB, np.uint8)]
+        cycle.append(cycle)
+
+    watch = watched(grow, 200)
+    assert [each.verdict.value for each in watch.findings] == ["collectable", "leak"]
+    assert "HELD['history'] (list, " in watch.findings[1].text()
+
+
 def test_steps_that_restart_with_each_epoch_are_refused() -> None:
     with Watch(seconds=0) as watch:
         for step in (0, 1, 2, 2):

@@ -84,6 +84,8 @@ class MemoryGuard:
         self.findings: list[Finding] = []
         # Trimming the heap before each sample makes resident memory exact.
         self.trim_heap = False
+        # Once reference cycles have grown, they are collected before each sample. They would hide a leak.
+        self._collects = False
         self.accuses = True
         """Whether growth can be a leak. It cannot while a program is only loading."""
         self.searches, self.search_seconds = 0, 0.0
@@ -144,6 +146,8 @@ class MemoryGuard:
 
     def counters(self) -> dict[str, float]:
         """Return the current counters of the process and its GPU by log tag."""
+        if self._collects:
+            gc.collect()
         if self.trim_heap:
             trim_heap()
         return memory_counters()
@@ -437,6 +441,7 @@ class MemoryGuard:
         # Without components, no memory is accounted for.
         if not self.tracker.detectors():
             finding = replace(finding, resource=finding.resource.removesuffix(BEYOND_COMPONENTS))
+        self._collects |= finding.verdict is TrendClass.collectable
         is_leak = finding.verdict is TrendClass.leak
         if is_leak or len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)
