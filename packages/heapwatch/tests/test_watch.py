@@ -109,6 +109,21 @@ def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() ->
     assert watch.verdict == "flat"
 
 
+@pytest.mark.parametrize("verdict", ["filling", "leak"])
+def test_containers_in_a_list_fill_together_unless_their_number_grows(verdict: str) -> None:
+    HELD["frames"] = [deque(maxlen=100_000) for _ in range(3)]
+
+    def grow(step: int) -> None:
+        if verdict == "leak":
+            HELD["frames"].insert(0, deque([np.empty(200 * KB, np.uint8)], maxlen=100_000))
+            return
+        # The last one remains empty.
+        for frames in HELD["frames"][:-1]:
+            frames.append(np.empty(100 * KB, np.uint8))
+
+    assert watched(grow, 80).verdict == verdict
+
+
 def test_a_leak_beside_reference_cycles_has_a_name() -> None:
     HELD["history"] = []
 

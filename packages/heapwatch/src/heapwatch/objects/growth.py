@@ -264,6 +264,9 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
         return None
     store = now.stores[name]
     if name in before.stores:
+        if before.stores[name].limit == store.limit and before.stores[name].capacity < store.capacity:
+            # More and more containers have no common capacity.
+            return None
         added = store.held - before.stores[name].held
     else:
         lengths = [heap.entries.get(name, 0) for heap in (before, now)]

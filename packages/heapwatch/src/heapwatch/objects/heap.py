@@ -216,11 +216,16 @@ class _Measurement:
         if issubclass(kind.type, collections.deque):
             most = _MAXLEN(value)
             if most is not None:
-                self._stores[pattern] = Bound(pattern, collections.deque.__len__(value), most, "maxlen")
+                self._add_store(pattern, collections.deque.__len__(value), most, "maxlen")
         elif issubclass(kind.type, functools._lru_cache_wrapper):
             cache = functools._lru_cache_wrapper.cache_info(value)
             if cache.maxsize is not None:
-                self._stores[pattern] = Bound(pattern, cache.currsize, cache.maxsize, "maxsize")
+                self._add_store(pattern, cache.currsize, cache.maxsize, "maxsize")
+
+    def _add_store(self, pattern: str, held: int, capacity: int, limit: str) -> None:
+        """Record the fill level of a container. Containers with the same pattern are added up."""
+        _, known_held, known_capacity, _ = self._stores.get(pattern, (pattern, 0, 0, limit))
+        self._stores[pattern] = Bound(pattern, known_held + held, known_capacity + capacity, limit)
 
     def _find_capacities(self, path: str) -> None:
         """Record the fill level of a container at a path if the code of an object on the path bounds it."""
