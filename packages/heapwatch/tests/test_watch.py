@@ -124,6 +124,21 @@ def test_containers_in_a_list_fill_together_unless_their_number_grows(verdict: s
     assert watched(grow, 80).verdict == verdict
 
 
+@pytest.mark.parametrize("make", [lambda: [None] * 2_000, lambda: np.zeros(2_000, object)])
+def test_a_ring_that_is_allocated_in_advance_is_filling(make: Any) -> None:
+    HELD["ring"] = ring = make()
+    watch = watched(lambda step: ring.__setitem__(step, np.empty(200 * KB, np.uint8)), 80)
+    [finding] = watch.findings
+    assert finding.verdict.value == "filling"
+    assert re.search(r"\d\d of 2,000 \(allocated\), full in about 1,\d{3} steps", finding.text())
+
+
+def test_a_list_that_ends_with_none_is_no_ring() -> None:
+    HELD["history"] = []
+    watch = watched(lambda step: HELD["history"].extend([np.empty(200 * KB, np.uint8), None]), 80)
+    assert watch.verdict == "leak"
+
+
 def test_a_leak_beside_reference_cycles_has_a_name() -> None:
     HELD["history"] = []
 

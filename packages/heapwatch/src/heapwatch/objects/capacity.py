@@ -41,6 +41,8 @@ _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
 _ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv}
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
+# The limit of a container whose slots exist before they are used.
+ALLOCATED = "allocated"
 # The maximum depth of nested substitutions of variables.
 _DEPTH = 5
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..texts import count_text, size_text
-from .capacity import Bound
+from .capacity import ALLOCATED, Bound
 from .code_lines import excerpt
 from .graph_holders import GraphReport
 
@@ -263,11 +263,14 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
     if name is None:
         return None
     store = now.stores[name]
-    if name in before.stores:
-        if before.stores[name].limit == store.limit and before.stores[name].capacity < store.capacity:
-            # More and more containers have no common capacity.
+    known = before.stores.get(name)
+    if known is None and store.limit == ALLOCATED:
+        return None
+    if known is not None:
+        if known.limit == store.limit and known.capacity < store.capacity:
+            # More and more containers or slots have no common capacity.
             return None
-        added = store.held - before.stores[name].held
+        added = store.held - known.held
     else:
         lengths = [heap.entries.get(name, 0) for heap in (before, now)]
         added = store.held - store.held * lengths[0] / max(1, lengths[1])

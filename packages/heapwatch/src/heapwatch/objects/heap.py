@@ -12,12 +12,14 @@ import sys
 import types
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, compress, repeat
+from itertools import chain, compress, repeat, takewhile
 from operator import is_not
 from typing import Any
 
+import numpy as np
+
 from ..pytorch import TORCH
-from .capacity import Bound, Capacities
+from .capacity import ALLOCATED, Bound, Capacities
 from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
 from .growth import Cause, GrowthSources, Heap, containers, growing_container, grown_paths, sources_of
@@ -221,6 +223,8 @@ class _Measurement:
             cache = functools._lru_cache_wrapper.cache_info(value)
             if cache.maxsize is not None:
                 self._add_store(pattern, cache.currsize, cache.maxsize, "maxsize")
+        elif issubclass(kind.type, (list, np.ndarray)) and (empty := _empty_slots(value)):
+            self._add_store(pattern, len(value) - empty, len(value), ALLOCATED)
 
     def _add_store(self, pattern: str, held: int, capacity: int, limit: str) -> None:
         """Record the fill level of a container. Containers with the same pattern are added up."""
@@ -235,7 +239,9 @@ class _Measurement:
                 for bound in capacities.of(owner):
                     known = self._stores.setdefault(f"{start}{bound.path}", bound)
                     # If several numbers bound it, the relevant one is the next that the length will reach.
-                    if known.held >= known.capacity or bound.held < bound.capacity < known.capacity:
+                    is_next = known.held >= known.capacity or bound.held < bound.capacity < known.capacity
+                    # A list may also end with `None` by chance.
+                    if is_next or known.limit == ALLOCATED:
                         self._stores[f"{start}{bound.path}"] = bound
 
     def _count_entries(self, found: Found, kind: Kind) -> None:
@@ -264,6 +270,13 @@ class _Measurement:
 
 
 _MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _empty_slots(value: Any) -> int:
+    """Return the number of slots at the end of a list or an array of objects that are not used yet."""
+    is_array = type(value) is np.ndarray and value.dtype == object and value.ndim == 1
+    slots = value[::-1] if is_array else reversed(value) if type(value) is list else ()
+    return sum(1 for _ in takewhile(lambda slot: slot is None or (type(slot) is int and slot == 0), slots))
 
 
 def _kind_of(value: Any) -> str:
