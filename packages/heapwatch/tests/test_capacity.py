@@ -6,7 +6,9 @@ import functools
 import heapq
 import queue
 import sys
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -265,6 +267,32 @@ def record(CACHE: list[int]) -> None:
 def test_the_functions_of_a_module_bound_its_containers() -> None:
     found = {(bound.path, bound.held, bound.capacity) for bound in Capacities().of(sys.modules[__name__])}
     assert found == {(".CACHE", 0, 300)}
+
+
+PROGRAM = """
+CAPACITY, replay, notes, seen = 300, [], [], []
+for step in range(5):
+    if len(replay) >= CAPACITY:
+        replay.pop(0)
+    replay.append(step)
+    if len(notes) > 200:
+        print("many notes")
+    notes.append(step)
+    seen = seen[-100:] + [step]
+
+def other(notes):
+    if len(notes) < 7:
+        notes.append(0)
+"""
+
+
+def test_the_statements_of_a_program_bound_its_containers(tmp_path: Path) -> None:
+    program = types.ModuleType("program")
+    program.__file__ = str(tmp_path / "program.py")
+    Path(program.__file__).write_text(PROGRAM)
+    exec(PROGRAM, program.__dict__)
+    found = {(bound.path, bound.held, bound.capacity) for bound in Capacities().of(program)}
+    assert found == {(".replay", 5, 300), (".seen", 5, 100)}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Find the capacity of a container in the code that fills it: the number that bounds its length.
 
 A bound may have any name, and an attribute called `capacity` need not be a bound. This module therefore reads
-the source of the owner's methods, or of the functions of a module. A comparison of the container's length
+the source of the owner's methods, or of a module and its functions. A comparison of the container's length
 with a number counts if it decides whether the container changes. No method is executed.
 """
 
@@ -43,6 +43,8 @@ _ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
 # The limit of a container whose slots exist before they are used.
 ALLOCATED = "allocated"
+# The name of a module's code outside its functions.
+_PROGRAM = "<module>"
 # The maximum depth of nested substitutions of variables.
 _DEPTH = 5
 
@@ -102,12 +104,15 @@ def _rules(kind: _Owner) -> Iterator[_Rule]:
 
 
 class _Methods:
-    """The source of a class's methods and properties, or of a module's functions, in terms of `self`."""
+    """The source of a class's methods and properties, or of a module and its functions, using `self`."""
 
     def __init__(self, kind: _Owner) -> None:
         self._found: dict[str, tuple[_Owner, types.FunctionType, bool]] = {}
         self._trees: dict[str, _Tree | None] = {}
         is_module = type(kind) is types.ModuleType
+        program = _program(kind) if is_module else None
+        if program is not None:
+            self._found[_PROGRAM] = kind, program, False
         bases = () if is_module else reversed(type_attribute(kind, "__mro__"))
         spaces = [(each, type_attribute(each, "__dict__")) for each in bases] or [(kind, kind.__dict__)]
         for base, members in spaces:
@@ -150,12 +155,27 @@ class _Methods:
         return copy.deepcopy(found) if is_property or "len(" in ast.unparse(found or ast.Pass()) else None
 
 
+def _program(module: types.ModuleType) -> types.FunctionType | None:
+    """Return the code of a module as a function, which is only read."""
+    file = module.__dict__.get("__file__")
+    with suppress(SyntaxError, ValueError, RecursionError):
+        if type(file) is str:
+            code = compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)
+            return types.FunctionType(code, module.__dict__)
+    return None
+
+
 def _parsed(function: types.FunctionType) -> _Tree | None:
     code = function.__code__
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     with suppress(SyntaxError, ValueError, IndexError, RecursionError):
-        [tree] = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
-        if isinstance(tree, _Tree) and tree.name == code.co_name:
+        is_program = code.co_name == _PROGRAM
+        text = "def program(): pass" if is_program else textwrap.dedent("".join(inspect.getblock(lines)))
+        [tree] = ast.parse(text).body
+        if isinstance(tree, _Tree) and is_program:
+            parts = ast.parse("".join(lines)).body
+            tree.body = [each for each in parts if not isinstance(each, _Tree | ast.ClassDef)]
+        if isinstance(tree, _Tree) and (is_program or tree.name == code.co_name):
             return tree
     return None
 
@@ -176,7 +196,9 @@ class _Inliner(ast.NodeTransformer):
         times = collections.Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
         arguments = code.co_varnames[: code.co_argcount]
         pairs = ((name, value) for name, value in _assigned(tree) if times[name] == 1)
-        self._once = {name: value for name, value in pairs if name not in arguments}
+        # The variables of a program are attributes of its module, like those that functions use.
+        is_program = code.co_name == _PROGRAM
+        self._once = {} if is_program else {name: value for name, value in pairs if name not in arguments}
         self.tree: _Tree = self.visit(tree)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
