@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_what_is_held_for_ever_is_a_leak_and_has_a_name(caplog: pytest.LogCaptur
     assert watch.verdict == "leak"
     [finding] = watch.findings
     assert f"module {__name__}.HELD['history'][*] holds" in finding.text(verbose=True)
-    details = r"\(list, \d+ arrays, test_watch\.py:35 and test_watch\.py:\d+\)"
+    details = r"\(list, \d+ arrays, test_watch\.py:36 and test_watch\.py:\d+\)"
     growth = r"grows: [\d.]+ MB, \+200\.0 kB per step\."
     assert re.search(rf"\n  {__name__}\.HELD\['history'\] {details} {growth}", finding.text())
     assert re.search(r"memory runs out in [\d,.]+ h\b", finding.text())
@@ -137,6 +138,29 @@ def test_a_list_that_ends_with_none_is_no_ring() -> None:
     HELD["history"] = []
     watch = watched(lambda step: HELD["history"].extend([np.empty(200 * KB, np.uint8), None]), 80)
     assert watch.verdict == "leak"
+
+
+@pytest.mark.parametrize("verdict", ["filling", "leak"])
+def test_a_shared_block_that_is_touched_for_the_first_time_is_filling_unless_blocks_are_added(
+    verdict: str,
+) -> None:
+    blocks = [SharedMemory(create=True, size=400 * 200 * KB)]
+
+    def grow(step: int) -> None:
+        if verdict == "leak":
+            blocks.append(SharedMemory(create=True, size=200 * KB))
+        start = 0 if verdict == "leak" else step * 200 * KB
+        memory = blocks[-1].buf
+        assert memory is not None
+        memory[start : start + 200 * KB] = bytes(200 * KB)
+
+    watch = watched(grow, 80)
+    for each in blocks:
+        each.close()
+        each.unlink()
+    assert watch.verdict == verdict
+    [text] = [each.text() for each in watch.findings if each.resource == "shared memory"]
+    assert ("is used for the first time: at most" in text) is (verdict == "filling")
 
 
 def test_a_leak_beside_reference_cycles_has_a_name() -> None:

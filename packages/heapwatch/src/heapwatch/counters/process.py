@@ -15,6 +15,8 @@ from .cuda import cuda_in_use, gpu_memory_stats
 from .glibc import in_use_bytes, kernel_counts, malloc_bytes
 
 _SHARED_MEMORY = Path("/dev/shm")
+# Matches the maps of blocks with a name, of memfd, of `mmap.mmap(-1, size)`, and of System V.
+_SHARED_MAP = re.compile(r"^\S+ ...s .*(/dev/shm/|/memfd:|/dev/zero|/SYSV)")
 _BYTES_PER_MB = 1e6
 _NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
 
@@ -93,6 +95,17 @@ def outside_bytes() -> dict[str, int]:
     for each in cuda.memory_snapshot() if cuda else ():
         held["private pools of CUDA graphs"] += each["total_size"] * any(each["segment_pool_id"])
     return {kind: size for kind, size in held.items() if size >= _BYTES_PER_MB and kind[:1] not in "["}
+
+
+def shared_bytes() -> int:
+    """Return the size of all shared memory that this process has mapped, touched or not."""
+    total = 0
+    with suppress(OSError), open("/proc/self/maps") as file:
+        for line in file:
+            if _SHARED_MAP.search(line):
+                start, end = line.partition(" ")[0].split("-")
+                total += int(end, 16) - int(start, 16)
+    return total
 
 
 def _has_no_children() -> bool:

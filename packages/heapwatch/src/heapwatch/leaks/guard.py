@@ -12,7 +12,7 @@ import numpy as np
 
 from ..counters.cuda import cuda_in_use, headroom_bytes
 from ..counters.glibc import in_use_bytes, malloc_bytes, trim_heap
-from ..counters.process import memory_counters
+from ..counters.process import memory_counters, shared_bytes
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_sources, sources_of
@@ -321,6 +321,9 @@ class MemoryGuard:
         rise = detector.trend_test().rise_bytes
         if counter.kept_from is None:
             verdict = confirm(rise, lambda: now_bytes(counter))
+            if verdict is TrendClass.growing and suspicion.is_first_use(counter):
+                left = (shared_bytes() - now_bytes(counter)) / _BYTES_PER_MB
+                return TrendClass.filling, (_TOUCHED.format(left),)
             return verdict, _GARBAGE.lines if verdict is TrendClass.collectable else known
         held = next(other for each, other in self._watched.items() if each.name == counter.kept_from)
         values, steps = detector.values(), detector.steps()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..counters.glibc import malloc_bytes
-from ..counters.process import memory_counters, outside_bytes
+from ..counters.process import memory_counters, outside_bytes, shared_bytes
 from ..objects.growth import GrowthSources, Heap, Message
 from ..texts import size_text
 from .detector import WatchedCounter
@@ -12,6 +12,7 @@ from .verdict import TrendClass
 
 # Kinds of memory outside Python with a smaller share of the growth are not shown.
 _LEAST_SHARE = 0.2
+_SHARED_TAG = "debug/cpu/rss_shmem_mb"
 
 
 def now_bytes(counter: WatchedCounter) -> int:
@@ -29,10 +30,17 @@ class Suspicion:
     system_bytes: int | None = field(default_factory=lambda: malloc_bytes("arena", "hblkhd"))
     outside: Mapping[str, float] = field(default_factory=outside_bytes)
     """Memory outside Python by kind, in bytes."""
+    shared_bytes: int = field(default_factory=shared_bytes)
+    """Mapped shared memory, touched or not."""
 
     def rise(self, counter: WatchedCounter) -> float:
         """Return the growth of a counter since then."""
         return now_bytes(counter) - self.counters[counter.tag] * counter.scale
+
+    def is_first_use(self, counter: WatchedCounter) -> bool:
+        """Return whether a counter of shared memory has grown in blocks that were mapped before."""
+        mapped = shared_bytes() - self.shared_bytes
+        return counter.tag == _SHARED_TAG and mapped < self.rise(counter) / 2
 
     def outside_message(self, counter: WatchedCounter, line: str, held: float, rate: float) -> Message:
         """Describe growth outside Python in all but the `held` bytes, with its rate in bytes per step."""
