@@ -182,6 +182,25 @@ def test_a_followed_coroutine_function_stays_one_and_counts_at_its_end() -> None
     assert watch.report().samples == 1
 
 
+def test_a_followed_function_is_also_counted_if_a_dict_holds_it_and_put_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    original, routes = fetched, {"/": fetched}
+    with Watch(at=f"{__name__}:fetched") as watch:
+        assert asyncio.run(routes["/"](3)) == 3
+    assert watch.report().samples == 1 and not caplog.messages
+    assert routes["/"] is original is sys.modules[__name__].fetched
+    assert vars(original) == {}
+
+
+def test_a_followed_function_that_is_never_called_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    call = [fetched][0]
+    with Watch(at=f"{__name__}:fetched"):
+        asyncio.run(call(3))
+    [message] = caplog.messages
+    assert message.startswith(f"at={__name__}:fetched was never called through its name. Name a function ")
+
+
 class Methods:
     calls: ClassVar[list[int]] = []
 

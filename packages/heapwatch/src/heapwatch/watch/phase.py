@@ -2,6 +2,7 @@
 
 import _thread
 import ctypes
+import gc
 import inspect
 import logging
 import os
@@ -56,6 +57,8 @@ class _Calls:
     """Wraps a function and reports the end of each call."""
 
     def __init__(self, place: str, tell: Callable[[], None]) -> None:
+        self.place = place
+        self._replaced: list[tuple[dict[Any, Any], Any]] = []
         module_name, _, path = place.partition(":")
         *owners, self._name = path.split(".")
         repair = "Write it as package.module:function, in a module that the program imports."
@@ -94,9 +97,20 @@ class _Calls:
     def start(self) -> None:
         """Replace the function with its wrapper."""
         setattr(self._owner, self._name, self._counted)
+        for held in gc.get_referrers(self._found) if inspect.ismodule(self._owner) else ():
+            # A decorator such as `@app.route` stores the function in a dict. A class has `__module__`.
+            if type(held) is dict and held is not vars(self) and "__module__" not in held:
+                for key, value in [*held.items()]:
+                    if value is self._found and key != "__wrapped__":
+                        held[key] = self._counted
+                        self._replaced.append((held, key))
 
     def stop(self) -> None:
         """Restore the function."""
+        for held, key in self._replaced:
+            if held.get(key) is self._counted:
+                held[key] = self._found
+        self._replaced.clear()
         if self._is_inherited:
             delattr(self._owner, self._name)
         else:
@@ -145,6 +159,9 @@ class Phase:
         self._stopped.set()
         if self._calls is not None:
             self._calls.stop()
+            if not self._count:
+                repair = "Name a function that your code or a framework calls by its name."
+                _LOG.warning("at=%s was never called through its name. %s", self._calls.place, repair)
         elif self._hook is not None:
             self._hook.remove()
         # The clock's thread may be sampling, but a forked child has none. The timeout ends the wait if a
