@@ -26,8 +26,7 @@ def for_stable_baselines3(watch: Watch) -> Any:
 
     class Sampler(BaseCallback):
         def _on_step(self) -> bool:
-            # A second `learn` resets `num_timesteps`, but not this number.
-            watch.sample(self.n_calls)
+            watch.sample(self.num_timesteps)
             return True
 
     return Sampler()

@@ -121,7 +121,8 @@ class Watch:
         # Seconds of wall-clock time, and seconds of this thread's CPU time.
         self._own_seconds, self._write_cost, self._longest_pause = 0.0, 0.0, 0.0
         self._costs = deque[float](maxlen=_COSTS)
-        self._step = self._first_step = self._next_step = 0
+        # `_passed` counts the steps before those that the program counts, for example in earlier epochs.
+        self._step = self._first_step = self._next_step = self._passed = 0
         self._samples = self._stage_samples = 0
         self._was_judged = self._grew = False
         # The number of samples missed during a pause of the program.
@@ -175,15 +176,11 @@ class Watch:
             self._guard.tracker.set_threshold(name, threshold_mb)
 
     def sample(self, step: int) -> None:
-        """Take a sample if one is due after this step.
-
-        Raises:
-            UsageError: If an earlier step follows.
-        """
+        """Take a sample if one is due after this step. The count continues if steps start again at 0."""
+        if step + self._passed < self._step:
+            self._passed = self._step
+        step += self._passed
         if step < self._next_step:
-            if step < self._step:
-                repair = "Count steps over all epochs."
-                raise UsageError(f"Steps must increase, got {step} after {self._step}. {repair}")
             return
         since = time.perf_counter() - self._sampled_at
         is_after_pause = self._stage_samples > 0 and since > max(_PAUSE_SECONDS, _PAUSE * self._distance)
