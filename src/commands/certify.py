@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
         got = f"got compile={job.compile.value}. Set compile=none"
         raise UserError(f"certify.fault={settings.fault} needs eager code, {got}.")
     longest, typed_keys = job.training.total_timesteps, {text.partition("=")[0] for text in overrides}
-    if "training.total_timesteps" in typed_keys:
+    if settings.steps is None and "training.total_timesteps" in typed_keys:
         asked = f"training.total_timesteps={longest}: certify.steps sets the length of a certified run"
         raise UserError(f"{asked}. Set certify.steps={longest} instead.")
     if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
