@@ -126,6 +126,15 @@ def test_one_endless_episode_loses_only_its_oldest_records() -> None:
     assert abs(heads[0] - heads[1]) <= 2
 
 
+def test_an_endless_episode_leaves_the_other_streams_their_share() -> None:
+    buffer, world = make_buffer(num_envs=4, capacity=200), ToyWorld(4)
+    for step in range(600):
+        outcome = "truncate" if step % 10 == 9 else "go on"
+        buffer.add(*world.advance(["go on", *[outcome] * 3]))
+    assert buffer._index.records.lengths.tolist()[0] in range(45, 56)
+    assert buffer._index.records.lengths.min() >= 40
+
+
 def test_a_stream_that_grows_half_as_fast_keeps_its_share_of_the_replay() -> None:
     index, lengths = make_buffer(num_envs=2, capacity=200)._index, (5, 8)
     for step in range(2_000):
