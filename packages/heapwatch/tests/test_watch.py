@@ -177,14 +177,16 @@ def test_a_leak_beside_reference_cycles_has_a_name() -> None:
 
 
 def test_steps_that_restart_with_each_epoch_are_counted_on() -> None:
-    kept = []
-    with Watch(seconds=0, share=1) as watch:
-        for _ in range(12):
-            for step in range(20):
-                kept.append(bytearray(1_000_000))
-                watch.sample(step)
-    assert watch.verdict in ("leak", "growth")
-    assert 180 <= watch.report().steps <= 240
+    HELD["history"] = []
+
+    def grow(step: int) -> None:
+        HELD["history"].append(np.empty(200 * KB, np.uint8))
+
+    watch = watched(grow, 20)
+    for _ in range(11):
+        feed(watch, grow, range(20))
+    assert watch.verdict == "leak"
+    assert watch.report().steps == 239
 
 
 def test_samples_that_cost_much_are_farther_apart_but_the_first_ones_do_not_count() -> None:

@@ -178,7 +178,7 @@ class Watch:
     def sample(self, step: int) -> None:
         """Take a sample if one is due after this step. The count continues if steps start again at 0."""
         if step + self._passed < self._step:
-            self._passed = self._step
+            self._passed = self._step + 1
         step += self._passed
         if step < self._next_step:
             return
