@@ -27,9 +27,9 @@ class Room(Protocol):
 class EpisodeIndex:
     """Streams of records, one per environment, in which episodes are contiguous.
 
-    If `room` or `capacity` is exhausted, the longest stream loses its oldest complete episode, which is the
-    oldest overall while all streams grow equally. If it consists of one open episode, it loses individual
-    records, oldest first. Streams thus keep equally many records, except for slower and later-starting ones.
+    If `room` or `capacity` is exhausted, the longest stream loses its oldest complete episode. While all
+    streams grow equally, this is the oldest overall. If the stream consists of one open episode, it loses
+    individual records, oldest first. Slower and later-starting streams keep as many records as the others.
     """
 
     def __init__(self, spec: ReplaySpec, room: Room) -> None:

@@ -93,7 +93,7 @@ class EpisodeLog:
                 log.append(action[index])
 
     def failed(self, step: TimeStep) -> tuple[int, ...]:
-        """Return the environments whose episode ends with `step` but is not finished."""
+        """Return the environments in which an unfinished episode ends with `step`."""
         ended = np.flatnonzero(step.is_last).tolist()
         return tuple(index for index in ended if len(self._logs[index].actions))
 

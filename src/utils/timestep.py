@@ -138,8 +138,8 @@ class TimeStep:
     are NaN."""
 
     failed: tuple[int, ...] = ()
-    """Rows whose episode was cut off because the environment failed or could not be restored. Such an episode
-    has no return."""
+    """Rows of episodes that were cut off because the environment failed or could not be restored. Such an
+    episode has no return."""
 
     @classmethod
     def empty(cls, spec: EnvSpec) -> "TimeStep":

@@ -1,4 +1,4 @@
-"""A game whose renderer belongs to a thread: EGL for the control suite."""
+"""A game with a renderer that belongs to a thread: EGL for the control suite."""
 
 import asyncio
 import os

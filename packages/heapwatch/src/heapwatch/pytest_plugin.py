@@ -25,7 +25,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
         from .checks import no_growth
 
         decorate, function = no_growth(*marker.args, **marker.kwargs), pyfuncitem.obj
-        # This refuses coroutine functions, which are no longer recognized once they are wrapped.
+        # This refuses coroutine functions. They are no longer recognized once they are wrapped.
         decorate(function)
 
         @functools.wraps(function)

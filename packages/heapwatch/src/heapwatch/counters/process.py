@@ -98,7 +98,7 @@ def outside_bytes() -> dict[str, int]:
 
 
 def shared_bytes() -> int:
-    """Return the size of all shared memory that this process has mapped, touched or not."""
+    """Return the size of all shared memory in the maps of this process, touched or not."""
     total = 0
     with suppress(OSError), open("/proc/self/maps") as file:
         for line in file:

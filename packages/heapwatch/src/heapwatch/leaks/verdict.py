@@ -81,8 +81,8 @@ def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -
     5 medians all rise, by more than 1.5 tolerances. A single step on a drift is not growth. Growth is
     `plateauing` if the second half's slope is less than half the first half's, else `growing`. A `leak`
     requires more evidence than one series (`MemoryGuard`). A series is `flat` if it stays within the
-    tolerance or rises without order, else `undecided`. No verdict uses the interval, which is
-    too narrow under strong autocorrelation.
+    tolerance or rises without order, else `undecided`. No verdict uses the interval. It is too narrow under
+    strong autocorrelation.
 
     Raises:
         ValueError: If a value is not finite.

@@ -41,7 +41,7 @@ _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
 _ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv}
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
-# The limit of a container whose slots exist before they are used.
+# The limit of a container with slots that exist before they are used.
 ALLOCATED = "allocated"
 # The name of a module's code outside its functions.
 _PROGRAM = "<module>"
@@ -156,7 +156,7 @@ class _Methods:
 
 
 def _program(module: types.ModuleType) -> types.FunctionType | None:
-    """Return the code of a module as a function, which is only read."""
+    """Return the code of a module as a function. It is never called."""
     file = module.__dict__.get("__file__")
     with suppress(SyntaxError, ValueError, RecursionError):
         if type(file) is str:
