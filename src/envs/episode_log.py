@@ -83,7 +83,7 @@ class EpisodeLog:
     def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
         """Log the actions (N, A) that led to `step`, and delete the actions of finished episodes.
 
-        Until the next episode starts, those of failed environments mark the episode in the saved state.
+        A failed environment keeps its actions until the next episode starts. They mark its episode as failed.
         """
         is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
         for index, log in enumerate(self._logs):
