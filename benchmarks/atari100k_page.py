@@ -43,7 +43,7 @@ AGENTS = {
 """Compared agents, in column order. The scores of all but the last one come from the baselines."""
 
 REASONS = {
-    "alien": "the agent collects the eggs near its start and then few others",
+    "alien": "the agent collects the eggs near its start and then hardly any others",
     "bank_heist": "its policy loses most of its entropy while it robs one bank per game",
     "hero": "the agent loses all lives in the first room of the third level",
 }

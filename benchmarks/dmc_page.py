@@ -221,13 +221,13 @@ seed 1 and four more runs of Reverie were stopped after 1,130 to 4,000 updates.
 - **Policy entropy.** From its initial 1.305 (all runs within 0.002), the entropy first rises: after about
   1,150 updates, it is 1.324 with seed 0 of the author's code, 1.320 and
   [1.314](results/dmc_curves/cartpole_balance_author/kl_loss.csv) in two runs with seed 1, and 1.308 to 1.318
-  with four seeds of Reverie ([data](results/dmc_curves/cartpole_balance_author/more_runs.csv)). So few runs
-  cannot tell whether the programs differ. Given the same parameters and batch, they agree: over random
+  with four seeds of Reverie ([data](results/dmc_curves/cartpole_balance_author/more_runs.csv)). These few
+  runs cannot show whether the programs differ. Given the same parameters and batch, they agree: over random
   samples, [losses and gradient norms](differences.md#parity-tests) have the same means.
-- **KL loss.** While it falls, two runs of the author's code differ more than the programs: from 800 to 900
-  updates, it is 1.43 with seed 0, 1.25 with seed 1, and 1.39 in Reverie in float32. Then it levels off 1 to
-  4 % lower in Reverie: from 1,250 to 1,500 updates, it is 1.20 in float32, 1.21 in bfloat16, and 1.23 with
-  seed 0 of the author's code. Seed 1 was stopped earlier, at 1.23
+- **KL loss.** While it falls, two runs of the author's code differ more from each other than the two programs
+  do: from 800 to 900 updates, it is 1.43 with seed 0, 1.25 with seed 1, and 1.39 in Reverie in float32. Then
+  it levels off 1 to 4 % lower in Reverie: from 1,250 to 1,500 updates, it is 1.20 in float32, 1.21 in
+  bfloat16, and 1.23 with seed 0 of the author's code. Seed 1 was stopped earlier, at 1.23
   ([data](results/dmc_curves/cartpole_balance_author/kl_loss.csv)). The cause is unknown, but it is not
   bfloat16.
 - **Advantage.** After 4,500 updates, its standard deviation is higher in Reverie, with one seed of each. The
