@@ -90,8 +90,8 @@ class Checkpoint:
             # Format 1 had this file but no manifest.
             if (self.folder / "loop.json").exists():
                 raise UserError(
-                    f"{self.folder} has format 1 of an older Reverie, which does not support exact resuming; "
-                    f"this Reverie {__version__} reads format {FORMAT}. Start a new run."
+                    f"{self.folder} uses format 1 of an older Reverie, which does not support exact resume. "
+                    f"Reverie {__version__} reads format {FORMAT}. Start a new run."
                 ) from error
             raise Damaged(f"{path} is missing") from error
         except OSError as error:

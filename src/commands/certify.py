@@ -127,7 +127,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"certify.out={folder} cannot be created ({error.strerror}). Set another folder."
+            f"certify.out={folder} cannot be created ({error.strerror}). Choose another folder."
         ) from None
 
 

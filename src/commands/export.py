@@ -63,7 +63,7 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         if os.path.lexists(self.out):
-            raise UserError(f"out={self.out} already exists. Set a new folder.")
+            raise UserError(f"out={self.out} already exists. Choose a new folder.")
         require_writable("out", Path(self.out))
 
 

@@ -141,7 +141,7 @@ class PlotConfig:
             if not os.path.isdir(path.parent):
                 raise UserError(f"out={path} cannot be written: {path.parent} is not a folder.")
             if path.suffix == ".html" and os.path.isfile(path) and not _is_ours(path):
-                repair = "Set another file, e.g. out=curves.html."
+                repair = "Choose another file, e.g. out=curves.html."
                 raise UserError(f"out={path} already exists and was not written by reverie-plot. {repair}")
 
     def files(self) -> list[Path]:

@@ -62,9 +62,9 @@ class EnvConfig:
     with arguments, `{name: module.Wrapper, kwargs: {size: 8}}`."""
 
     info: list[str] = field(default_factory=list)
-    """Numbers to log from the `info` of each episode's last step, e.g. [energy,goal/distance]. A slash leads
-    into a nested dict. `success`, `is_success`, `episode/r` and `episode/l` are always logged if they exist.
-    Not supported by the atari suite and by populations."""
+    """Numbers to log from the `info` of each episode's last step, e.g. [energy,goal/distance]. A slash
+    selects an entry of a nested dict. `success`, `is_success`, `episode/r` and `episode/l` are always logged
+    if they exist. Not supported by the atari suite and by populations."""
 
     num_envs: int = 1
     """Number of environments that are stepped together."""

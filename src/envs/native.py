@@ -417,7 +417,7 @@ def final_rows(info: Mapping[str, Any], ended: NDArray[np.int64]) -> Any:
     for key in _FINAL_KEYS:
         if key in info:
             return _rows(info[key], ended)
-    repair = "Return them as Gymnasium's vector environments do, or use next-step autoreset"
+    repair = "Return it as Gymnasium's vector environments do, or use next-step autoreset"
     raise EnvironmentFailed(f"it resets in the same step, but `info` has no final_obs. {repair}")
 
 

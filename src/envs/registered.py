@@ -188,7 +188,7 @@ def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
             f"{asked}: {module_name} has no {class_name}.{did_you_mean(class_name, vars(module))}"
         )
     if not isinstance(found, type) or not issubclass(found, gymnasium.Wrapper):
-        repair = f"Derive it: class {class_name}(gymnasium.Wrapper)"
+        repair = f"Define it as class {class_name}(gymnasium.Wrapper)"
         raise UserError(f"{asked}: {class_name} is not a subclass of gymnasium.Wrapper. {repair}.")
     return found, kwargs
 

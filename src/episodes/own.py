@@ -95,10 +95,10 @@ def append(folder: Path, episode: EpisodeRecords, spec: EpisodeSpec) -> Path:
         if (folder / INDEX).exists():
             stored, files = read_index(folder)
             if differs := difference(spec.observation, stored.observation):
-                raise UserError(f"{folder} has other episodes: {differs}. Choose another folder.")
+                raise UserError(f"{folder} contains other episodes: {differs}. Choose another folder.")
             if spec.action != stored.action:
                 found = f"its actions are {stored.action.text}, not {spec.action.text}"
-                raise UserError(f"{folder} has other episodes: {found}. Choose another folder.")
+                raise UserError(f"{folder} contains other episodes: {found}. Choose another folder.")
         elif others := [path.name for path in folder.iterdir() if path.name != _LOCK_FILE]:
             raise UserError(f"{folder} has {others[0]}, but no {INDEX}. Choose a new folder.")
         else:

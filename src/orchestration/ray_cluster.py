@@ -228,7 +228,7 @@ def require_token(setting: str, address: str) -> None:
         )
     if _REFUSED in refusal:
         raise UserError(
-            f"{asked} refuses this machine's token. Set RAY_AUTH_TOKEN to the output of `ray get-auth-token` "
+            f"{asked} rejects this machine's token. Set RAY_AUTH_TOKEN to the output of `ray get-auth-token` "
             "on the cluster's head."
         )
     if refusal or _REFUSED not in without:

@@ -199,7 +199,7 @@ def make_part(setting: str, value: str, *arguments: Any) -> Any:
     from torch import nn
 
     if is_network and not issubclass(found, nn.Module):
-        raise UserError(f"{asked}: {name} is not a torch.nn.Module. Derive it: class {name}(nn.Module).")
+        raise UserError(f"{asked}: {name} is not a torch.nn.Module. Define it as class {name}(nn.Module).")
     # `nn.Module.forward` only raises an error.
     if missing := [each for each in methods if getattr(found, each, None) in (None, nn.Module.forward)]:
         raise UserError(f"{asked}: {name} has no method {missing[0]} of {part.protocol.__name__}. {_PAGE}.")

@@ -258,7 +258,7 @@ def require_posix() -> None:
     """Raise `UserError` on Windows."""
     if sys.platform in ("win32", "cygwin"):
         raise UserError(
-            f"Reverie requires Linux or macOS (with fewer features), and this is Windows ({sys.platform}). "
+            f"Reverie requires Linux or macOS (with fewer features), but this is Windows ({sys.platform}). "
             "Install Reverie in WSL 2: wsl --install."
         )
 

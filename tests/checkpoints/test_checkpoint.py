@@ -346,7 +346,7 @@ def test_the_first_format_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
     (folder / "loop.json").write_text(json.dumps({"format": 1, "step": 10}))
-    with pytest.raises(UserError, match=r"step_000000010 has format 1 of an older Reverie"):
+    with pytest.raises(UserError, match=r"step_000000010 uses format 1 of an older Reverie"):
         latest_checkpoint(tmp_path)
 
 

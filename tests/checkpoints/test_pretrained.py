@@ -112,4 +112,4 @@ def test_networks_of_the_package_are_made_by_one_script(
     assert made == given
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(MAKE), run_name="__main__")
-    assert "again already exists. Set a new folder." in capsys.readouterr().err
+    assert "again already exists. Choose a new folder." in capsys.readouterr().err

@@ -133,7 +133,7 @@ def test_what_was_trained_offline_plays_without_its_episodes(
     ("arguments", "message"),
     [
         (["run=pretrained:catch"], "out is missing. Write out=VALUE. New folder for the files."),
-        (["run=pretrained:catch", "out=."], "out=. already exists. Set a new folder."),
+        (["run=pretrained:catch", "out=."], "out=. already exists. Choose a new folder."),
         (["out=new"], "run is missing. Write run=VALUE. Run folder"),
         (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
         # An unwritable target is rejected before the run is played.

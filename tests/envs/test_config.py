@@ -123,7 +123,7 @@ def not_derived(env):
             "env.wrappers=gone_before.Wrap: the module gone_before is neither installed",
         ),
         ("own_wraps.Warp", "env.wrappers=own_wraps.Warp: own_wraps has no Warp. Did you mean `Wrap`?"),
-        ("own_wraps.not_derived", "not_derived is not a subclass of gymnasium.Wrapper. Derive it"),
+        ("own_wraps.not_derived", "not_derived is not a subclass of gymnasium.Wrapper. Define it"),
         (3, "env.wrappers has the invalid entry 3. Write module.Wrapper, or"),
         ({"nam": "own_wraps.Wrap"}, "env.wrappers has the invalid entry {'nam'"),
         ({"name": "own_wraps.Wrap", "kwargs": [1]}, "env.wrappers has the invalid entry {'name'"),

@@ -200,7 +200,7 @@ def test_a_cluster_is_joined_only_with_its_own_token_also_of_a_program_that_has_
         monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
         require_token("address", address)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "b" * 32)
-        refused = f"address={address} refuses this machine's token. Set RAY_AUTH_TOKEN to the output of"
+        refused = f"address={address} rejects this machine's token. Set RAY_AUTH_TOKEN to the output of"
         with pytest.raises(UserError, match=refused):
             require_token("address", address)
 

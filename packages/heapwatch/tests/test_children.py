@@ -123,7 +123,7 @@ def test_children_with_one_command_are_one_finding_although_a_sample_reads_only_
         and len({each.splitlines()[0].split(" at ")[0] for each in found.findings}) == 1
     )
     assert re.search(
-        r"\+2\d\d\.\d kB per step\. Others with this command that grow: 1\.$", found.findings[-1]
+        r"\+2\d\d\.\d kB per step\. Other growing processes with this command: 1\.$", found.findings[-1]
     )
 
 

@@ -92,7 +92,7 @@ def test_a_watch_that_an_internal_error_ends_fails_where_asked(
     seen = python(tmp_path, *WATCH, *options, "--at", "beside:update", "train.py")
     assert (seen.stdout, seen.returncode) == ("ended\n", code), seen.stderr
     assert "internal error in the watch at step 1." in seen.stderr
-    assert ("--fail-on-leak fails" in seen.stderr) is bool(code)
+    assert ("failing because of --fail-on-leak" in seen.stderr) is bool(code)
 
 
 def test_a_program_without_optimizer_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_help_lists_the_settings_of_the_format(tmp_path: Path) -> None:
         (["format=onx", "out=a.onnx"], "format must be one of onnx, got `onx`. Did you mean `onnx`?"),
         (["format=onnx", "out=a.pt"], "out=a.pt must end with .onnx."),
         (["format=onnx"], "out is missing."),
-        (["format=onnx", "out=there.onnx"], "out=there.onnx already exists. Set a new file."),
+        (["format=onnx", "out=there.onnx"], "out=there.onnx already exists. Choose a new file."),
         (
             ["format=onnx", "out=there.onnx/a.onnx"],
             "out=there.onnx/a.onnx cannot be written: Not a directory.",

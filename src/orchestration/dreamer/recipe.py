@@ -179,7 +179,7 @@ class DreamerRecipe:
             return own
         from .collectors import object_store_mib, parcel_bytes
 
-        rows = [*own, Row("parcel of a collector", parcel_bytes(config, env))]
+        rows = [*own, Row("rollout of a collector", parcel_bytes(config, env))]
         if config.collect.address is None:
             # A collector briefly creates a complete agent.
             networks = self.dry_run(config, env).state

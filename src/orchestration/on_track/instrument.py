@@ -259,5 +259,5 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference) -> str:
     probe = f"python -m benchmarks.pong_probe run={config.run_dir}"
     return (
         f"behind the worst reference run. Usual causes: {shown}. To check whether the model encodes "
-        f"the ball, run {probe} in a checkout"
+        f"the ball, run {probe} in a clone"
     )

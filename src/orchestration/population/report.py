@@ -19,8 +19,8 @@ REPORT_FILE = "report.html"
 _ANCESTRY = ("generations", "member", "created by", "parents", "best fitness")
 _OUTCOMES = ("created by", "members", "became elite", "parent, not elite", "discarded")
 _NOTES = """<p class='soft'>Became elite: among the fittest {:,} of its generation. Injection replaces the
-worst member with a copy of the gradient learner. Operators did not create the first generation, and the last
-one has not been selected yet. Both are excluded, so outcomes start with generation 3.</p>"""
+worst member with a copy of the gradient learner. The first generation was not created by operators, and the
+last one has not been through selection. Both are excluded, so outcomes start with generation 3.</p>"""
 
 
 def save_population_report(run_dir: Path, num_elites: int) -> Path:

@@ -53,8 +53,8 @@ class CUDAGraphDreamer(DreamerWorkflow):
         generator = self.noise["update"].generator
         generators = [] if generator is None else [generator]
         step = torch.no_grad()(self.fast_step or self.policy_on_tensors)
-        self.fast_step = CUDAGraphCall(step, self.device, (), "the step of acting")
-        learn, names = super()._learn, {True: "the update", False: "the update of the world model"}
+        self.fast_step = CUDAGraphCall(step, self.device, (), "the acting step")
+        learn, names = super()._learn, {True: "the update", False: "the world-model update"}
         self._updates = {
             controller: CUDAGraphUpdate(partial(learn, controller=controller), self.device, generators, name)
             for controller, name in names.items()

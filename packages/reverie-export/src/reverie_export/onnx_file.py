@@ -33,7 +33,7 @@ def require_new_file(out: Path) -> None:
     if out.suffix != _SUFFIX:
         raise UserError(f"out={out} must end with {_SUFFIX}.")
     if os.path.lexists(out):
-        raise UserError(f"out={out} already exists. Set a new file.")
+        raise UserError(f"out={out} already exists. Choose a new file.")
     require_writable("out", out)
 
 
@@ -62,7 +62,7 @@ def export_onnx(agent: reverie.Agent, out: str | Path) -> dict[str, Any]:
         agent._dreamer.workflow, agent.observation_space, agent.action_space, agent._config.env.image_size
     )
     if (size := sum(each.nbytes for each in step.parameters())) > MOST_BYTES:
-        raise UserError(f"The networks have {size / 2**30:.1f} GiB. An ONNX file has at most 2 GiB.")
+        raise UserError(f"The networks need {size / 2**30:.1f} GiB. An ONNX file has at most 2 GiB.")
     model = _traced(step)
     spec = agent._spec
     about = {

@@ -102,6 +102,6 @@ class ChildProcesses:
                 rate = child.detector.trend_per_step().slope_bytes_per_sample
                 name = f"child process {child.process.pid}"
                 text = f"{name} ({command}) grows: {size_text(size)}, +{size_text(rate)} per step."
-                more = f" Others with this command that grow: {others:,}." if others else ""
+                more = f" Other growing processes with this command: {others:,}." if others else ""
                 child.growth.found = GrowthSources((text,), messages=(Message(text + more, owner=name),))
                 yield child, name, others

@@ -167,7 +167,7 @@ def _run(program: _Program, watch: Watch, folder: Path, asked: argparse.Namespac
         is_leak = watch.verdict == TrendClass.leak.value
         if asked.fail_on_leak and (is_leak or watch.has_failed) and isinstance(error, SystemExit | None):
             if watch.has_failed:
-                _say("--fail-on-leak fails, because an internal error has ended the watch (see above)")
+                _say("failing because of --fail-on-leak: an internal error ended the watch (see above)")
             sys.exit(LEAK_EXIT_CODE)
     if error is not None:
         # The hook shows the error as Python would without heapwatch, also in a forked child.

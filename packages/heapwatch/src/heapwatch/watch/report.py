@@ -26,7 +26,7 @@ _WORDS = {
     "flat": "Memory is flat.",
     "undecided": "No verdict yet. Run for longer, sample more often (--seconds), or count calls (--at).",
 }
-_LOADING = "  growth may be loading: to judge it, count calls of a function with --at package.module:function"
+_LOADING = "  this may be data loading: to judge it, count calls with --at package.module:function"
 VERSION = 1
 """Version of the format of `watch.json`."""
 SAVED = "command started unit steps samples seconds own_seconds searches search_seconds longest_pause".split()
