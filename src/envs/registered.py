@@ -160,12 +160,6 @@ def check_id(env_id: str) -> None:
         raise UserError(f"env.id={env_id} is not registered with Gymnasium.{hint}") from error
 
 
-def check_arguments(kwargs: Mapping[str, Any]) -> None:
-    """Raise `UserError` if an argument is set by Reverie."""
-    for name in kwargs.keys() & _OWN_ARGUMENTS.keys():
-        raise UserError(f"env.kwargs.{name} is set by Reverie. {_OWN_ARGUMENTS[name]}.")
-
-
 def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
     """Return the class and the arguments of an entry in `env.wrappers`.
 
@@ -256,7 +250,8 @@ def validate_env(config: EnvConfig) -> None:
         raise UserError(f"{asked} is not supported by env={config.suite.value}. Omit it.")
     if config.suite in (Suite.gymnasium, Suite.vector):
         check_id(config.id)
-        check_arguments(config.kwargs or {})
+        for name in (config.kwargs or {}).keys() & _OWN_ARGUMENTS.keys():
+            raise UserError(f"env.kwargs.{name} is set by Reverie. {_OWN_ARGUMENTS[name]}.")
         for entry in config.wrappers:
             wrapper_class(entry)
         return

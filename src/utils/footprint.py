@@ -46,8 +46,5 @@ def folder_disk_bytes(folder: Path) -> int:
             with suppress(FileNotFoundError):
                 found = os.lstat(os.path.join(base, name))
                 if not stat.S_ISLNK(found.st_mode):
-                    # Windows has no `st_blocks`.
-                    blocks = getattr(found, "st_blocks", None)
-                    nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
-                    sizes[found.st_dev, found.st_ino] = nbytes
+                    sizes[found.st_dev, found.st_ino] = found.st_blocks * _BYTES_PER_BLOCK
     return sum(sizes.values())

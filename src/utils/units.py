@@ -1,5 +1,7 @@
 """Format numbers with units."""
 
+from heapwatch.texts import count_text as count_text
+
 
 def size_text(nbytes: int) -> str:
     """Format a number of bytes in GiB or MiB.
@@ -13,13 +15,3 @@ def size_text(nbytes: int) -> str:
 def memory_text(used_mb: float, planned_mb: float | None) -> str:
     """Format used and planned MB (1e6 bytes) in the units of plans: '753.2 MiB of 843.9 MiB'."""
     return " of ".join(size_text(round(mb * 1e6)) for mb in (used_mb, planned_mb) if mb is not None)
-
-
-def count_text(number: float, noun: str) -> str:
-    """Format a number with its noun in the singular or plural.
-
-    >>> count_text(1, "update"), count_text(12_365, "update")
-    ('1 update', '12,365 updates')
-    """
-    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
-    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"

@@ -1,7 +1,7 @@
 """DreamerV3: acting, and training of a world model and a controller on replayed sequences."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -92,7 +92,9 @@ class DreamerWorkflow:
 
         Final records alone (`TimeStep.envs`) need neither. They get zeros, and the model does not see them.
         """
-        noise, is_on_device = self.noise["collect"], has_tensors(step.observation)
+        noise = self.noise["collect"]
+        # If a part of an observation is a tensor, the environment accepts tensors.
+        is_on_device = any(isinstance(value, Tensor) for value in step.observation.values())
         if step.envs is None:
             self._prev_action, state = self.act(step, self._prev_action, noise, noise, None)
             action, latent = self._prev_action, StoredLatent(*_stored(state))
@@ -338,11 +340,6 @@ class DreamerEvalPolicy:
             step, self.prev_action, self.latent_source, action_source, self.state
         )
         return self.prev_action.cpu().numpy()
-
-
-def has_tensors(observation: Mapping[str, Any]) -> bool:
-    """Return whether a part of an observation is a tensor, so that its environment accepts tensors."""
-    return any(isinstance(value, Tensor) for value in observation.values())
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
