@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ REASONS = {
 
 STATISTICS = {"Mean": np.mean, "Median": np.median, "IQM": interquartile_mean}
 PANELS_PER_ROW, GAMES_IN_README = 4, 10
+WIDTH = 110
 README_TABLE = re.compile(r"^\| Atari-100k.*\n(\|.*\n)*", re.MULTILINE)
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -204,7 +206,7 @@ def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> st
         *([f"Failed: {', '.join(failed)}. A failed run has the score of random."] if failed else []),
         f"{count_text(len(results), 'run')} used {hours:.1f} core-hours.",
     ]
-    return wrapped(" ".join(sentences))
+    return fill(" ".join(sentences), WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def next_to_seeds(scores: Scores, games: Iterable[str]) -> str:
@@ -215,16 +217,6 @@ def next_to_seeds(scores: Scores, games: Iterable[str]) -> str:
         reason = f": {REASONS[game]}" if game in REASONS else ""
         texts.append(f"{title(game)} ({ours}, seeds {low} to {high}{reason})")
     return ", ".join(texts)
-
-
-def wrapped(text: str, width: int = 110) -> str:
-    """Return the text with lines of at most `width` characters."""
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".lstrip()
-    return "\n".join(lines)
 
 
 def page(results: Sequence[Result]) -> str:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -182,13 +182,7 @@ def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
         at = index % len(played.steps)
         step = played.steps[at]
         if at == 0 and index:
-            step = TimeStep(
-                step.observation,
-                np.zeros_like(step.reward),
-                np.ones_like(step.is_first),
-                step.is_last,
-                step.is_terminal,
-            )
+            step = replace(step, reward=np.zeros_like(step.reward), is_first=np.ones_like(step.is_first))
         begin = time.perf_counter()
         buffer.add(step, played.actions[at], latent)
         seconds += time.perf_counter() - begin

@@ -10,12 +10,13 @@ import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from benchmarks.atari100k_page import ROOT, Result, number, read_results, table, wrapped
+from benchmarks.atari100k_page import ROOT, WIDTH, Result, number, read_results, table
 from benchmarks.published_curves import SEEDS
 from benchmarks.queue.jobs import RUN_FILE
 from benchmarks.queue.rows import read_rows
@@ -117,7 +118,7 @@ def first_paragraph(results: Sequence[Result], seeds: Seeds) -> str:
         *([f"Below: {', '.join(below)}."] if below else []),
         *([f"Failed: {', '.join(failed)}."] if failed else []),
     ]
-    return wrapped(" ".join(sentences))
+    return fill(" ".join(sentences), WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def scores_table(results: Sequence[Result], seeds: Seeds, author: Mapping[str, NDArray[np.float64]]) -> str:

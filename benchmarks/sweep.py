@@ -114,7 +114,7 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
     jobs = _jobs(out, configs)
     for job, run in zip(jobs, configs, strict=True):
-        _require_same(job, run)
+        require_same(job.folder, run, "contains a job of another sweep. Choose another sweep.out")
         run.resume = run.run_dir if (job.folder / CONFIG_FILE).exists() else None
         check_run(run, recipe_of(run))
     for run in configs:
@@ -161,16 +161,16 @@ def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
     return jobs
 
 
-def _require_same(job: Job, config: TrainConfig) -> None:
-    """Reject a folder that contains another job."""
-    file = job.folder / CONFIG_FILE
+def require_same(folder: Path, config: TrainConfig, problem: str) -> None:
+    """Raise a `UserError` with `problem` if a folder contains a run with other settings."""
+    file = folder / CONFIG_FILE
     if file.exists():
         saved, asked = read_config(file), OmegaConf.structured(config)
         for each in (saved, asked):
             # A run chooses these settings itself.
             each.resume, each.run_dir, each.compile, each.threads = None, None, Compile.auto, None
         if saved != asked:
-            raise UserError(f"{job.folder} contains a job of another sweep. Choose another sweep.out.")
+            raise UserError(f"{folder} {problem}.")
 
 
 def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:

@@ -26,7 +26,7 @@ from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.planning.recipe import environment_spec
 from reverie.testing.certificate import versions
-from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.units import count_text
 
 _PREFIX = "incident."
@@ -51,8 +51,7 @@ class IncidentConfig:
     """Folder for `reenactment.json`, or null for no file."""
 
     def __post_init__(self) -> None:
-        if self.steps < _LEAST_STEPS:
-            raise UserError(f"incident.steps must be at least {_LEAST_STEPS}, got {self.steps}.")
+        require_range("incident", self, "steps", ge=_LEAST_STEPS)
 
 
 @dataclass(frozen=True, slots=True)

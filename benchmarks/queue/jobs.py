@@ -13,18 +13,16 @@ from typing import IO, Any
 import torch
 import zstandard
 from filelock import FileLock, Timeout
-from omegaconf import OmegaConf
 
 from benchmarks.queue.rows import Evaluation, Row
 from benchmarks.suite.load import read_load
 from benchmarks.suite.machine import machine_facts
-from benchmarks.sweep import stop_with_parent
+from benchmarks.sweep import require_same, stop_with_parent
 from reverie.checkpoints.checkpoint import list_checkpoints
 from reverie.checkpoints.run_folder import CONFIG_FILE
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.config.saved import read_config
-from reverie.config.schema import Compile, TrainConfig
 from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from reverie.utils.durable_io import fsync_dir, parse_json, read_json, replace_file, replacing, write_file
 from reverie.utils.errors import UserError
@@ -124,7 +122,9 @@ def train(job: Job, stop: Stop) -> int:
     if is_new:
         job.sessions_file.unlink(missing_ok=True)
     else:
-        _require_same(job, asked)
+        repair = "Delete that folder, or choose another runs="
+        found = f"was started with other settings than {job.row.name} has in the list. {repair}"
+        require_same(job.run, asked, found)
     training = [session for session in _sessions(job) if session["what"] == _TRAINING]
     ended = [session["exit_code"] for session in training if "exit_code" in session]
     if ended and (ended[-1] == 0 or is_failure(ended[-1])):
@@ -191,19 +191,6 @@ def is_failure(exit_code: int) -> bool:
 def _sessions(job: Job) -> list[dict[str, Any]]:
     """Return the resource usage of each start for this row."""
     return read_json(job.sessions_file) if job.sessions_file.exists() else []
-
-
-def _require_same(job: Job, asked: TrainConfig) -> None:
-    """Reject a run folder that was started with settings other than the row's."""
-    saved, wanted = read_config(job.run / CONFIG_FILE), OmegaConf.structured(asked)
-    for each in (saved, wanted):
-        # A run chooses these settings itself.
-        each.resume, each.run_dir, each.compile, each.threads = None, None, Compile.auto, None
-    if saved != wanted:
-        raise UserError(
-            f"{job.run} was started with other settings than {job.row.name} has in the list. "
-            "Delete that folder, or choose another runs=."
-        )
 
 
 def _run(job: Job, what: str, words: Sequence[str], stop: Stop, output: IO[bytes], errors: IO[bytes]) -> int:

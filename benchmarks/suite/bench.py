@@ -15,7 +15,7 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.dreamer.dry_run import autocast_dtype
 from reverie.orchestration.dreamer.recipe import build_workflow
-from reverie.utils.errors import UserError
+from reverie.utils.errors import UserError, require_range
 from reverie.utils.seeding import seed_global
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from reverie.workflows.world_models import DreamerWorkflow
@@ -77,10 +77,7 @@ class BenchConfig:
     """Interpreter of `dreamerv3`, with JAX."""
 
     def __post_init__(self) -> None:
-        for name in ("repetitions", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"bench.{name} must be at least 1, got {value}.")
+        require_range("bench", self, "repetitions", "threads", ge=1)
         if self.block_seconds < 0:
             raise UserError(f"bench.block_seconds must not be negative, got {self.block_seconds:g}.")
         if self.out is not None and not Path(self.out).absolute().parent.is_dir():

@@ -97,7 +97,7 @@ class Local:
 
     def close(self) -> None:
         """Drop the references of the call."""
-        self.call = _closed
+        del self.call
 
 
 def interleave(variants: Sequence[Variant], rounds: int, block_seconds: float) -> dict[str, list[Block]]:
@@ -175,7 +175,3 @@ def _event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-def _closed() -> None:
-    raise RuntimeError("This variant is closed.")
