@@ -69,7 +69,8 @@ def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=heed_ctrl_c,
+        # A shell disables Ctrl-C for a background job.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     maps, end = Path(f"/proc/{process.pid}/maps"), time.monotonic() + LONG_ENOUGH_SECONDS
     while "libtorch_cpu" not in maps.read_text() and time.monotonic() < end:
@@ -77,11 +78,6 @@ def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
     process.send_signal(signal.SIGINT)
     error = process.communicate()[1]
     assert (process.returncode, error) == (-signal.SIGINT, "interrupted\n")
-
-
-def heed_ctrl_c() -> None:
-    """Restore Ctrl-C handling if a shell disabled it for a background job."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "plan", "certify", "doctor"])

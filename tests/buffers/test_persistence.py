@@ -5,14 +5,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from heapwatch.counters.glibc import in_use_bytes
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.buffers import (
     EpisodeReplayBuffer,
@@ -27,6 +25,7 @@ from reverie.buffers import (
 from reverie.utils.errors import UserError
 from reverie.utils.timestep import ArraySpec
 
+from ..runs.measured_update import InUsePeak
 from .reference import ACTION, LATENT, OUTCOMES, ToyWorld, advance, fill, held_values, make_buffer
 from .saved import Saves, full_copy, same_content
 
@@ -322,17 +321,6 @@ def test_another_folder_gets_everything(tmp_path: Path) -> None:
     other = Saves(tmp_path / "two")
     other.save(buffer)
     assert same_content(full_copy(other.load(make_buffer(capacity=200))), full_copy(buffer))
-
-
-class InUsePeak(TorchDispatchMode):
-    """Reads the bytes in use after each torch operator."""
-
-    peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.peak = max(self.peak, in_use_bytes())
-        return result
 
 
 def peak_of(call: Callable[[], object]) -> int:

@@ -23,7 +23,7 @@ from reverie.utils.errors import UserError
 
 from ..buffers.reference import ToyWorld, advance, fill, make_buffer
 from ..buffers.saved import full_copy, same_content
-from ..runs.helpers import files_in
+from ..runs.helpers import files_in, saved_steps
 from ..runs.interrupted_save import LIMITS
 
 CPU = torch.device("cpu")
@@ -68,10 +68,6 @@ def two_checkpoints(run_dir: Path) -> tuple[EpisodeReplayBuffer, dict[str, Any]]
     advance(replay, world, 30, np.random.default_rng(0))
     save(run_dir, 20, replay=replay)
     return replay, first
-
-
-def steps_in(run_dir: Path) -> list[int]:
-    return [checkpoint.step for checkpoint in list_checkpoints(run_dir)]
 
 
 def names_in(run_dir: Path) -> set[str]:
@@ -132,9 +128,9 @@ def test_the_manifest_names_every_file_that_a_checkpoint_needs(tmp_path: Path) -
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         save(tmp_path, step, keep=2)
-    assert steps_in(tmp_path) == [30, 40]
+    assert saved_steps(tmp_path) == [30, 40]
     save(tmp_path, 50, keep=1)
-    assert steps_in(tmp_path) == [50]
+    assert saved_steps(tmp_path) == [50]
     assert names_in(tmp_path) == {"step_000000050", "replay"}
 
 
@@ -142,7 +138,7 @@ def test_the_best_is_kept_until_a_better_one_comes(tmp_path: Path) -> None:
     kept = []
     for step, best in [(10, True), (20, False), (30, False), (40, True), (50, False)]:
         save(tmp_path, step, keep=1, best=best)
-        kept.append(steps_in(tmp_path))
+        kept.append(saved_steps(tmp_path))
     assert kept == [[10], [10, 20], [10, 30], [40], [40, 50]]
     assert [checkpoint.manifest()["best"] for checkpoint in list_checkpoints(tmp_path)] == [True, False]
 
@@ -165,13 +161,13 @@ def test_a_run_that_goes_on_from_an_earlier_step_leaves_the_later_ones_behind(tm
     for step in (10, 20, 30):
         save(tmp_path, step, keep=3, best=step == 30)
     save(tmp_path, 15, keep=3)
-    assert steps_in(tmp_path) == [10, 15]
+    assert saved_steps(tmp_path) == [10, 15]
 
 
 def test_the_order_is_that_of_the_steps(tmp_path: Path) -> None:
     for step in (100, 2_000, 30_000, 999_999_999, 1_000_000_000):
         save(tmp_path, step, keep=9)
-    assert steps_in(tmp_path) == [100, 2_000, 30_000, 999_999_999, 1_000_000_000]
+    assert saved_steps(tmp_path) == [100, 2_000, 30_000, 999_999_999, 1_000_000_000]
     assert latest_checkpoint(tmp_path).step == 1_000_000_000
 
 
@@ -214,7 +210,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_costs_a_warning_and_goes_later
             )
         save(tmp_path, 20, keep=1)
     assert "an old checkpoint could not be deleted: [Errno 5]" in caplog.text
-    assert steps_in(tmp_path) == ([20] if step == "delete" else [10, 20])
+    assert saved_steps(tmp_path) == ([20] if step == "delete" else [10, 20])
     latest_checkpoint(tmp_path)
     save(tmp_path, 30, keep=1)
     assert names_in(tmp_path) == {"step_000000030", "replay"}
@@ -223,7 +219,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_costs_a_warning_and_goes_later
 def test_the_same_step_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
     save(tmp_path, 10)
     save(tmp_path, 10, model={"weight": torch.zeros(1)})
-    assert steps_in(tmp_path) == [10]
+    assert saved_steps(tmp_path) == [10]
     assert latest_checkpoint(tmp_path).model(CPU).keys() == {"weight"}
 
 
@@ -265,7 +261,7 @@ def test_damage_of_the_newest_is_named_and_the_one_before_is_used(
     assert same_content(full_copy(loaded), before)
     # The run continues, and the damaged checkpoint belongs to an abandoned branch.
     save(tmp_path, 15, replay=loaded)
-    assert steps_in(tmp_path) == [10, 15]
+    assert saved_steps(tmp_path) == [10, 15]
     assert latest_checkpoint(tmp_path).step == 15
 
 
@@ -310,7 +306,7 @@ def test_the_files_of_a_checkpoint_that_cannot_be_read_are_not_deleted(
     hidden.rename(manifest)
     for checkpoint in list_checkpoints(tmp_path):
         checkpoint.verify()
-    assert steps_in(tmp_path) == [10, 20, 30]
+    assert saved_steps(tmp_path) == [10, 20, 30]
 
 
 def test_without_a_checkpoint_the_error_names_the_folder(tmp_path: Path) -> None:

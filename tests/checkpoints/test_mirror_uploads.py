@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from reverie.config.schema import CheckpointConfig
 
 from ..runs.helpers import files_in, saved_steps
 from ..runs.s3_server import S3_MIRROR, S3Server
-from ..runs.warm import LONG_ENOUGH_SECONDS
+from ..runs.warm import LONG_ENOUGH_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -36,13 +35,6 @@ def run(cartpole_run: Path, tmp_path: Path) -> Path:
     """Return a run with checkpoints at 150 and 300, in a folder that may be changed."""
     shutil.copytree(cartpole_run, tmp_path / "run")
     return tmp_path / "run"
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def config_of(folder: Path) -> CheckpointConfig:

@@ -45,13 +45,9 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=heed_ctrl_c,
+        # A shell disables Ctrl-C for a background job.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-
-
-def heed_ctrl_c() -> None:
-    """Restore Ctrl-C handling if a shell disabled it for a background job."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for_a_step(run_dir: Path) -> None:

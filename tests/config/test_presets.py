@@ -19,10 +19,7 @@ from reverie.config.workflow import AnyTrainConfig, in_own_schema
 from reverie.envs import Suite
 from reverie.utils.errors import UserError
 
-
-def composed(*overrides: str) -> DictConfig:
-    [job] = compose_jobs(overrides)
-    return job
+from .test_config import composed
 
 
 def values(config: TrainConfig, *keys: str) -> list[Any]:

@@ -2,11 +2,9 @@
 
 import dataclasses
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -24,7 +22,6 @@ from reverie.utils.seeding import episode_seed
 from reverie.utils.timestep import EnvSpec, TimeStep
 
 STEPS = 40
-TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
 
 
 def gymnasium_config(env_id: str, **options: Any) -> EnvConfig:
@@ -55,13 +52,6 @@ COUNTS = [
     (name, count) for name in CONFIGS for count in (1, 2, 3 if "async" in name or name == "crafter" else 8)
 ]
 every_count = pytest.mark.parametrize(("name", "num_envs"), COUNTS)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def toy_world_is_importable() -> Iterator[None]:
-    sys.path.insert(0, TOY_FOLDER)
-    yield
-    sys.path.remove(TOY_FOLDER)
 
 
 def random_actions(size: int, is_discrete: bool, num_envs: int) -> NDArray[np.float32]:

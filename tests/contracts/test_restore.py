@@ -1,10 +1,7 @@
 """Every environment resumes exactly from a saved state."""
 
 import dataclasses
-import sys
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,6 @@ from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, mak
 from reverie.envs.config import Observations
 from reverie.utils.timestep import TimeStep
 
-TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
 in_processes = Vectorization["async"]
 
 
@@ -47,13 +43,6 @@ LONG = {"pong", "pong async"}
 
 STEPS = {"pong of one step": 6, "pong cut short": 40, "control with pixels": 12, "crafter": 80}
 """Number of steps, if not 200. Starts of Atari and Crafter cost as much as hundreds of steps."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def toy_world_is_importable() -> Iterator[None]:
-    sys.path.insert(0, TOY_FOLDER)
-    yield
-    sys.path.remove(TOY_FOLDER)
 
 
 def make(name: str, num_envs: int) -> VectorEnvironment:

@@ -26,11 +26,6 @@ RIGHT = np.array([0, 1], np.float32)
 
 
 @pytest.fixture(autouse=True)
-def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-
-
-@pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
     yield
     assert multiprocessing.active_children() == []

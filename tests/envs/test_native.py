@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -32,11 +31,6 @@ Record = tuple[dict[str, NDArray], float, bool, bool, bool]
 """Observation, reward, is_first, is_last, is_terminal."""
 
 SEED = named_seed(0, "vector", 0) & 0x7FFFFFFF
-
-
-@pytest.fixture(autouse=True)
-def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
 def made(maker: Callable[..., VectorEnv], num_envs: int, **options: Any) -> NativeVector:

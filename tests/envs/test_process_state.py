@@ -116,7 +116,6 @@ def own_handler() -> Iterator[None]:
 @pytest.fixture
 def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.syspath_prepend(Path(__file__).parent)
     return tmp_path / "pids"
 
 

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import toy_world
 
 from reverie.envs import (
     EnvConfig,
@@ -25,18 +25,12 @@ from reverie.envs import (
 from reverie.utils.seeding import episode_seed
 from reverie.utils.timestep import TimeStep
 
-from ..runs.warm import LONG_ENOUGH_SECONDS
+from ..runs.warm import LONG_ENOUGH_SECONDS, wait_until
 
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
 in_processes = Vectorization["async"]
-HERE = Path(__file__).parent
 # This suffices for any answer on a busy machine.
 PATIENCE_SECONDS = 20.0
-
-
-@pytest.fixture(autouse=True)
-def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(HERE)
 
 
 @pytest.fixture(autouse=True)
@@ -189,8 +183,6 @@ def test_an_episode_that_cannot_start_is_tried_again_until_the_limit(
 def test_after_a_crash_at_a_start_the_state_starts_that_episode_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import toy_world
-
     seed = faulty(1)
     environment = make("toy_world:Toy-v0", seed, num_envs=3, max_restarts=1)
     arrival = environment.reset()
@@ -233,8 +225,6 @@ def test_a_process_struck_between_two_steps_is_replaced(
 def test_one_that_fails_while_it_is_brought_back_is_truncated_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import toy_world
-
     seed = faulty(0, num_envs=2)
     environment = make("toy_world:Toy-v0", seed, num_envs=2)
     environment.reset()
@@ -291,7 +281,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("end", ["killed in a step that hangs", "gone without closing"])
 def test_no_worker_outlives_the_main_process(end: str) -> None:
     then = "environment.step(np.eye(2, dtype=np.float32)[[1, 1, 1]])" if "killed" in end else "sys.exit(3)"
-    code = _MAIN.format(folder=str(HERE), seed=faulty(), then=then)
+    code = _MAIN.format(folder=str(Path(__file__).parent), seed=faulty(), then=then)
     main = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert main.stdout is not None
     workers = [int(pid) for pid in main.stdout.readline().split()]
@@ -300,7 +290,4 @@ def test_no_worker_outlives_the_main_process(end: str) -> None:
         main.kill()
     assert main.wait(timeout=LONG_ENOUGH_SECONDS) == (-signal.SIGKILL if "killed" in end else 3)
     main.stdout.close()
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))

@@ -1,26 +1,17 @@
 """Environments that cannot be replayed are detected, and the others are not disturbed."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import toy_world
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, make_environment
 from reverie.utils.seeding import episode_seed
 from reverie.utils.timestep import TimeStep
 
 UP = np.tile(np.array([0, 1], np.float32), (2, 1))
-
-
-@pytest.fixture
-def toy_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    import toy_world
-
-    yield toy_world
 
 
 def run_seed(matches: Callable[[list[int]], bool]) -> int:
@@ -62,9 +53,7 @@ def assert_row(arrival: TimeStep, expected: TimeStep, index: int) -> None:
         assert getattr(arrival, field)[index] == getattr(expected, field)[index]
 
 
-def test_another_observation_ends_that_episode_as_truncated(
-    toy_world: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_observation_ends_that_episode_as_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = drifting_in_1(steps=2)
     arrivals, state = played(seed, 2)
     monkeypatch.setattr(toy_world, "pose_drift", 0.5)
@@ -92,7 +81,7 @@ def test_another_observation_ends_that_episode_as_truncated(
 
 @pytest.mark.parametrize("drift", [-4, 1])
 def test_an_episode_of_another_length_is_noticed_only_where_it_shows(
-    drift: int, toy_world: ModuleType, monkeypatch: pytest.MonkeyPatch
+    drift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An episode that ends too early cannot be restored. One that would end later can."""
     seed = drifting_in_1(steps=3)
@@ -106,9 +95,7 @@ def test_an_episode_of_another_length_is_noticed_only_where_it_shows(
     environment.close()
 
 
-def test_an_episode_that_only_began_goes_on_from_what_is_there_now(
-    toy_world: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_episode_that_only_began_goes_on_from_what_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = drifting_in_1(steps=2)
     arrivals, state = played(seed, 0)
     monkeypatch.setattr(toy_world, "pose_drift", 0.5)
@@ -124,9 +111,7 @@ def test_an_episode_that_only_began_goes_on_from_what_is_there_now(
     environment.close()
 
 
-def test_a_finished_episode_is_not_played_again(
-    toy_world: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_episode_is_not_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its actions were dropped at its end, and whether it can be repeated does not matter."""
     seed = drifting_in_1(steps=2)
     environment = make(seed)

@@ -1,7 +1,6 @@
 """Artificial episodes for tests, and their comparison."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,9 +61,3 @@ def plain(episodes: Sequence[EpisodeRecords]) -> list[dict[str, Any]]:
         }
         for each in episodes
     ]
-
-
-def with_reward(each: EpisodeRecords, index: int, value: float) -> EpisodeRecords:
-    reward = each.reward.copy()
-    reward[index] = value
-    return replace(each, reward=reward)

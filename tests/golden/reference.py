@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.models import ModelConfig, OptimizerConfig
 from reverie.utils.ranks import ALONE, Ranks
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
+
+from ..workflows.tiny import parameters as all_parameters
 
 FOLDER = Path(__file__).parent
 CASES = ("pixels", "pixels_strided", "vector")
@@ -88,12 +90,6 @@ def load(case: str, ranks: Ranks = ALONE) -> Golden:
         for name, target in targets.items():
             target.copy_(parameters[name])
     return golden
-
-
-def all_parameters(workflow: DreamerWorkflow) -> dict[str, Tensor]:
-    """Return all parameters by name, including the slow critic's."""
-    modules = nn.ModuleDict({"world_model": workflow.world_model, "controller": workflow.controller})
-    return dict(modules.named_parameters())
 
 
 def name_map(case: str):

@@ -49,11 +49,6 @@ TOY = (
 )
 
 
-@pytest.fixture(autouse=True)
-def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "envs")
-
-
 @pytest.fixture
 def leaves_nothing(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Yield a run's environment variables, and check for leftovers in TMPDIR and shared memory.

@@ -1,7 +1,6 @@
 """The non-finite guard: its messages, its saved files, its rollbacks and its stop."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from reverie.workflows.world_models import DreamerWorkflow
 
 from ..gpu import synchronizing_is
 from ..runs.helpers import differing
+from ..workflows.test_nonfinite import NAN, with_bad_reward
 from ..workflows.tiny import make_batch, parameters, tiny_workflow
 
 ACTOR_BIAS = "controller.actor.out.bias"
@@ -30,19 +30,13 @@ def guard(tmp_path: Path, workflow: DreamerWorkflow) -> NonFiniteGuard:
     return NonFiniteGuard(tmp_path, max_in_a_row=3, state=workflow.state_dict)
 
 
-def with_bad_reward(batch: SequenceBatch) -> SequenceBatch:
-    reward = batch.reward.clone()
-    reward[0, 2] = float("nan")
-    return replace(batch, reward=reward)
-
-
 def good(guard: NonFiniteGuard, step: int, workflow: DreamerWorkflow) -> None:
     batch = make_batch(workflow)
     guard.check(step, workflow.update(batch), batch)
 
 
 def bad(guard: NonFiniteGuard, step: int, workflow: DreamerWorkflow) -> tuple[UpdateOutput, SequenceBatch]:
-    batch = with_bad_reward(make_batch(workflow))
+    batch = with_bad_reward(make_batch(workflow), NAN)
     updated = workflow.update(batch)
     guard.check(step, updated, batch)
     return updated, batch
@@ -116,7 +110,7 @@ def test_a_bad_gradient_behind_finite_losses_is_named_alone(
 def test_a_batch_of_a_run_without_stored_latents_is_kept_too(
     guard: NonFiniteGuard, workflow: DreamerWorkflow
 ) -> None:
-    batch = with_bad_reward(make_batch(workflow, has_context=False))
+    batch = with_bad_reward(make_batch(workflow, has_context=False), NAN)
     guard.check(3, workflow.update(batch), batch)
     assert load_state(guard.folder, "step_000000003")["batch"]["context"] is None
 
@@ -205,7 +199,7 @@ def test_on_a_gpu_neither_update_nor_guard_makes_the_host_wait_and_the_verdict_i
     guard = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
     # First calls of CUDA libraries may synchronize.
     workflow.update(make_batch(workflow))
-    batches = [with_bad_reward(make_batch(workflow)), make_batch(workflow)]
+    batches = [with_bad_reward(make_batch(workflow), NAN), make_batch(workflow)]
     with synchronizing_is("error"):
         guard.check(1, workflow.update(batches[0]), batches[0])
         late = guard.in_a_row

@@ -31,7 +31,7 @@ from reverie.workflows.population.td3 import TrainPhase
 
 from ..runs.fixtures import started_once
 from ..runs.helpers import error_of, resume
-from ..runs.warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
+from ..runs.warm import Process, Server, processes_of, wait_until
 
 TINY = (
     "experiment=erl_pendulum",
@@ -90,10 +90,7 @@ def kill(process: Process, name: str, frozen_seconds: float = 0.0) -> None:
 
 def require_gone(folder: Path) -> None:
     """Wait for the process that deletes the folder. It is not in our sessions."""
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
-    while folder.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not folder.exists()
+    wait_until(lambda: not folder.exists())
 
 
 def test_a_killed_worker_is_replaced_and_a_signal_ends_the_run_with_a_checkpoint(

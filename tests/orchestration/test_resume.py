@@ -43,7 +43,6 @@ LEVERS = (
     "buffer.newest_share=0.5",
     "controller.entropy_decay_from=10",
 )
-PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
 
 @pytest.fixture(scope="module")

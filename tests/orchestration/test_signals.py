@@ -5,7 +5,6 @@ import io
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from reverie.orchestration.signals import Signals
 
-from ..runs.warm import LONG_ENOUGH_SECONDS
+from ..runs.warm import wait_until
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 ALL = (*NUMBERS, signal.SIGUSR1)
@@ -31,10 +30,7 @@ def all_is_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr("reverie.orchestration.signals._thread.start_new_thread", counted)
     yield
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-    while len(ended) < len(begun) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert len(ended) == len(begun)
+    wait_until(lambda: len(ended) == len(begun))
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
@@ -109,9 +105,7 @@ def test_a_signal_in_the_middle_of_a_log_line_is_told_after_it(capsys: pytest.Ca
         with Signals() as asked:
             logger.warning("a line")
             assert asked.stop
-        deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-        while len(file.written) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: len(file.written) >= 2)
     finally:
         logger.removeHandler(handler)
     told = b"SIGTERM: finishing the step and writing a checkpoint.\n"

@@ -148,6 +148,13 @@ def warm_server() -> Iterator[Server]:
         ours.close()
 
 
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def processes_of(session: int) -> list[tuple[int, str]]:
     """Return the process id and command line of each live process in a session."""
     found = []

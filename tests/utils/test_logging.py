@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 from google.protobuf.json_format import MessageToDict
-from numpy.typing import NDArray
 from PIL import Image
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 from tensorboard.util import img_mime_type_detector, tensor_util
 
@@ -25,7 +23,8 @@ from reverie.utils.logging.console import configure_logging
 from reverie.utils.logging.json_lines import JsonLines, read_lines
 from reverie.utils.logging.writer import MetricsWriter
 
-Frames = NDArray[np.uint8]
+from ..runs.helpers import events_of
+from .test_video import Frames, decode_image_file
 
 
 def lines_of(run_dir: Path) -> list[dict[str, float | str]]:
@@ -34,13 +33,6 @@ def lines_of(run_dir: Path) -> list[dict[str, float | str]]:
 
     text = (run_dir / "metrics.jsonl").read_text()
     return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
-
-
-def events_of(run_dir: Path) -> EventAccumulator:
-    """Return the events of a run through the plug-ins' reader, like TensorBoard's own pages."""
-    events = EventAccumulator(str(run_dir / "tensorboard"))
-    events.Reload()
-    return events
 
 
 def scalars_of(run_dir: Path, tag: str) -> list[tuple[int, float]]:
@@ -59,12 +51,7 @@ def shown_image(run_dir: Path, tag: str) -> bytes:
 
 
 def decode(encoded: bytes) -> Frames:
-    with Image.open(io.BytesIO(encoded)) as opened:
-        frames = []
-        for index in range(getattr(opened, "n_frames", 1)):
-            opened.seek(index)
-            frames.append(np.asarray(opened.convert("RGB")))
-    return np.stack(frames)
+    return decode_image_file(io.BytesIO(encoded))
 
 
 def random_frames(*shape: int) -> Frames:

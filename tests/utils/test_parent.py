@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.workers import LocalEnv, SubprocessEnv
 
 from ..runs.forked_ranks import free_port
+from ..runs.warm import wait_until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
@@ -53,13 +53,6 @@ def parent_of(
         process.wait()
         for pid in filter(lives, pids()):
             os.kill(pid, signal.SIGKILL)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def pids() -> list[int]:

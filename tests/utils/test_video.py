@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import av
@@ -40,8 +41,8 @@ def decode_mp4(path: Path) -> Frames:
     return np.stack(frames)
 
 
-def decode_image_file(path: Path) -> Frames:
-    with Image.open(path) as opened:
+def decode_image_file(file: Path | BytesIO) -> Frames:
+    with Image.open(file) as opened:
         frames = []
         for index in range(getattr(opened, "n_frames", 1)):
             opened.seek(index)

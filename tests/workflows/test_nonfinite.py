@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from reverie.buffers import SequenceBatch
 from reverie.workflows import UpdateOutput
 from reverie.workflows.world_models import DreamerWorkflow
 
+from ..runs.helpers import tensors_in
 from .tiny import make_batch, parameters, tiny_workflow
 
 NAN, INF = float("nan"), float("inf")
@@ -22,16 +22,9 @@ SPOILT = {
 }
 
 
-def learned(state: Any, path: str = "") -> dict[str, Tensor]:
-    """Return copies of all tensors of a saved workflow by path: parameters, optimizers, averages."""
-    if isinstance(state, Tensor):
-        return {path: state.clone()}
-    items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
-    return {name: x for key, value in items for name, x in learned(value, f"{path}/{key}").items()}
-
-
 def everything(workflow: DreamerWorkflow) -> dict[str, Tensor]:
-    found = learned(workflow.state_dict())
+    """Return copies of all tensors of a workflow by path: parameters, optimizers, averages."""
+    found = {name: value.clone() for name, value in tensors_in(workflow.state_dict()).items()}
     wanted = (
         "normalizer.low",
         "slow_critic.",

@@ -113,11 +113,11 @@ def write(folder: Path, step: int, data: object, protocol: int = 4) -> Path:
     return path
 
 
-def small_segments(size: int, count: int, frames: list[Fields], *, shared: bool = True) -> list[Fields]:
+def small_segments(size: int, count: int, frames: list[Fields]) -> list[Fields]:
     """Return segments of 2 MiB with `count` blocks of one size. The rest of each segment is inactive.
 
-    Shared blocks are one dict that all segments reference, address included. A pickle stores it once, so
-    400,000 of them are cheap. Without sharing, each block has its own address, like in a real snapshot.
+    The blocks are one dict that all segments reference, address included. A pickle stores it once, so 400,000
+    of them are cheap.
     """
     whole, rest = divmod(count, SEGMENT // size)
     one = block(size, frames)
@@ -125,27 +125,22 @@ def small_segments(size: int, count: int, frames: list[Fields], *, shared: bool 
     for index in range(whole + bool(rest)):
         start = 0x7F0000000000 + index * SEGMENT
         number = SEGMENT // size if index < whole else rest
-        if shared:
-            blocks = [one] * number
-        else:
-            blocks = [block(size, frames, address=start + i * size) for i in range(number)]
         left = SEGMENT - number * size
         gap = [block(left, state="inactive", address=start + number * size)] if left else []
-        segments.append(segment([*blocks, *gap], address=start))
+        segments.append(segment([one] * number + gap, address=start))
     return segments
 
 
-def filled(count: int, total: float, frames: list[Fields], *, shared: bool = True) -> list[Fields]:
+def filled(count: int, total: float, frames: list[Fields]) -> list[Fields]:
     """Return segments with `count` blocks of two neighboring sizes and a sum of `total` within 512 bytes."""
     if not count:
         return []
     size = int(total / count) // UNIT * UNIT
     larger = round((total - count * size) / UNIT)
-    segments = small_segments(size, count - larger, frames, shared=shared)
-    return segments + small_segments(size + UNIT, larger, frames, shared=shared)
+    return small_segments(size, count - larger, frames) + small_segments(size + UNIT, larger, frames)
 
 
-def incident(step: int, *, shared: bool = True, frames: bool = True, scale: float = 1.0) -> Fields:
+def incident(step: int, *, frames: bool = True, scale: float = 1.0) -> Fields:
     """Return the incident's snapshot at a step: the small pool grows by 202.7 KB and 8.5 blocks per step.
 
     A `scale` below 1 shrinks the small pool and its growth, so that it loads faster.
@@ -158,13 +153,13 @@ def incident(step: int, *, shared: bool = True, frames: bool = True, scale: floa
         segment([block(LARGE_BLOCK, PARAMETERS if frames else None)], small=False)
         for _ in range(LARGE_BLOCKS)
     ]
-    segments += filled(first, FIRST_SMALL * scale, PARAMETERS if frames else [], shared=shared)
+    segments += filled(first, FIRST_SMALL * scale, PARAMETERS if frames else [])
     assigned = 0
     for index, (site, share) in enumerate(LEAKING):
         count = leaked - assigned if index == len(LEAKING) - 1 else round(leaked * share)
         assigned += count
         share_bytes = leaked_bytes * count / leaked if leaked else 0
-        segments += filled(count, share_bytes, site if frames else [], shared=shared)
+        segments += filled(count, share_bytes, site if frames else [])
     return snapshot(segments)
 
 
