@@ -37,7 +37,6 @@ _DQN_ENV = "env = gym.wrappers.FlattenObservation(gym.wrappers.FrameStackObserva
 _RL_LOSS = 'loss = loss_module(replay.sample())["loss"]'
 _RL_REPLAY = "replay = TensorDictReplayBuffer(storage=LazyTensorStorage(8 * steps + 10_000), batch_size=64)"
 _RL_EXTEND = "replay.extend(data.reshape(-1))"
-_FIT = "trainer.fit(Classifier(), DataLoader(data, batch_size=64, shuffle=True))"
 _LIT_STEP = "def training_step(self, batch, _index):"
 _LIT_LOG = 'self.log("train_loss", loss)'
 _LIT_OPTIMIZERS = "def configure_optimizers(self):"
