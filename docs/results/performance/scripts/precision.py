@@ -23,7 +23,14 @@ from reverie.orchestration.recipes import recipe_of
 CASES = {
     "dreamer_ataripong": ("experiment=dreamer_ataripong",),
     "size1m, 16 x 64": ("model=size1m", "training.batch_size=16", "training.sequence_length=64"),
-    "dreamer_catch": ("experiment=dreamer_catch", "training.total_timesteps=400000"),
+    # The preset until 2026-11-26.
+    "dreamer_catch": (
+        "experiment=dreamer_catch",
+        "training.total_timesteps=400000",
+        "training.train_ratio=64",
+        "training.sequence_length=16",
+        "controller.horizon=15",
+    ),
 }
 COMMON = ("device=cpu", "compile=inductor", "buffer.capacity=20000", "env.num_envs=8")
 PRECISIONS = ("float32", "bfloat16")

@@ -19,6 +19,11 @@ from pathlib import Path
 SETTINGS = (
     "experiment=dreamer_catch",
     "device=cpu",
+    "precision=bfloat16",
+    # The preset until 2026-11-26.
+    "training.train_ratio=64",
+    "training.sequence_length=16",
+    "controller.horizon=15",
     "training.warmup_steps=0",
     "training.total_timesteps=1500",
     "training.video_interval=0",
