@@ -1,7 +1,7 @@
 # Each target installs its packages into .venv: the core for training, and more for tests and docs. They are installed
 # again after changes to pyproject.toml or constraints.txt.
 
-# Any Python from 3.11 on. It is used once, to create .venv.
+# Python 3.11 or 3.12. It is used once, to create .venv.
 PYTHON ?= python3
 EXPERIMENT ?= dreamer_ataripong
 # Arguments of the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
@@ -42,11 +42,19 @@ help:
 	@echo "make docs-figures  redraw the figures of README.md and docs/ from their raw data"
 	@echo "make clean         remove caches and builds, but not .venv and experiments/"
 
+# An interrupted command may have left a .venv without pip, and an unsupported Python fails later with a longer error.
+define VENV
+@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+@$(BIN)/python -c 'import sys; v = sys.version_info[:2]; \
+  v in ((3, 11), (3, 12)) or sys.exit(".venv has Python %d.%d, but 3.11 or 3.12 is required. Run: rm -rf .venv && make PYTHON=python3.12 $(MAKECMDGOALS)" % v)'
+@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip
+endef
+
 # Without --no-compile, pip would compile thousands of files that are never imported.
 INSTALL := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 $(CORE): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(VENV)
 	@echo "installing Reverie and heapwatch into .venv"
 	@$(INSTALL) -e packages/heapwatch -e .
 	@touch $@
@@ -56,14 +64,15 @@ $(READY): $(CORE) packages/reverie-play/pyproject.toml packages/reverie-export/p
 	@$(INSTALL) -e packages/reverie-play -e 'packages/reverie-export[run]' -e '.[dev]'
 	@touch $@
 
-$(SITE_READY): $(CORE)
+# Two installations at the same time would break each other.
+$(SITE_READY): $(CORE) $(if $(filter-out docs,$(MAKECMDGOALS)),$(READY))
 	@echo "installing the site's packages into .venv"
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # One installation is faster than three. The other targets then reuse it.
 install:
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(VENV)
 	@echo "installing Reverie, its packages, and those of tests and site into .venv"
 	@$(INSTALL) -e packages/heapwatch -e packages/reverie-play -e 'packages/reverie-export[run]' -e '.[dev,docs]'
 	@touch $(CORE) $(READY) $(SITE_READY)

@@ -143,6 +143,40 @@ def test_arguments_that_differ_from_a_run_are_passed_on_and_the_others_are_omitt
         assert sorted(continued([*first, *own, *changed])) == sorted([f"resume={tmp_path}", *changed])
 
 
+def test_an_environment_without_pip_is_repaired(tmp_path: Path) -> None:
+    """A `.venv` has a Python and no pip after Ctrl-C, or without Debian's python3-venv."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    shown = made_core(tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    subprocess.run([tmp_path / "venv" / "bin" / "python", "-m", "pip", "--version"], check=True)
+
+
+@pytest.mark.parametrize("version", [(3, 10), (3, 13)])
+def test_another_python_is_rejected_with_the_way_out(tmp_path: Path, version: tuple[int, int]) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    code = f"import sys; sys.version_info = ({version[0]}, {version[1]}, 0); exec(sys.argv[1])"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}" "$2"\n')
+    python.chmod(0o755)
+    shown = made_core(tmp_path)
+    assert shown.returncode == 2
+    line = f".venv has Python {version[0]}.{version[1]}, but 3.11 or 3.12 is required. "
+    core = tmp_path / "core"
+    assert shown.stderr.startswith(f"{line}Run: rm -rf .venv && make PYTHON=python3.12 {core}\n")
+
+
+def made_core(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Make the folder's virtual environment, without installing packages."""
+    return subprocess.run(
+        ["make", folder / "core", f"CORE={folder / 'core'}", f"BIN={folder / 'venv' / 'bin'}", "INSTALL=:"],
+        cwd=ROOT,
+        env={name: text for name, text in os.environ.items() if name not in OF_AN_OUTER_MAKE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_the_number_of_test_workers_is_found_without_nproc(tmp_path: Path) -> None:
     """macOS does not have it."""
     for name in ("make", "getconf"):
