@@ -16,7 +16,7 @@ COPY packages packages
 RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" -c constraints.txt ./packages/heapwatch .
 
 # Runs are saved in experiments/. Mount a folder that is writable for this user.
-RUN useradd --create-home reverie
+RUN useradd --create-home reverie && chmod 755 /home/reverie
 USER reverie
 WORKDIR /home/reverie
 CMD ["reverie-doctor"]
