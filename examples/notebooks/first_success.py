@@ -31,7 +31,7 @@ print(reverie.check_env("catch", steps=100))
 
 # %%
 short = {"training.learning_starts": 80, "training.train_ratio": 8, "training.log_interval": 16}
-run = reverie.train("dreamer_catch", short, total_timesteps=128, device="cpu", run_dir="catch")
+run = reverie.train("dreamer_catch", short, total_timesteps=128, device="cpu")
 
 # %% [markdown]
 # Each run has a folder. `metrics.jsonl` contains its metrics, with one line per report.
