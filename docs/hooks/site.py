@@ -3,6 +3,7 @@
 import html
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def repository_address(remote: str) -> str:
 def on_config(config: Any) -> Any:
     """Link to the repository that this clone came from."""
     command = ["git", "-C", str(_ROOT), "remote", "get-url", "origin"]
-    remote = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    has_git = shutil.which("git") is not None
+    remote = subprocess.run(command, capture_output=True, text=True, check=False).stdout if has_git else ""
     config.repo_url = repository_address(remote) or None
     config.repo_name = config.repo_url.split("/", 3)[3] if config.repo_url else None
     return config
