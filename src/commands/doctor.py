@@ -164,7 +164,8 @@ def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -
         fix = "Optional: Catch, CartPole and Pong train on a CPU. With an NVIDIA GPU, install its driver"
     elif cuda_build is None:
         found = f"driver {driver}, but PyTorch is a CPU build and does not use the GPU"
-        fix = _pip_install("--force-reinstall", f"torch=={torch.__version__.partition('+')[0]}")
+        # With PIP_EXTRA_INDEX_URL of docs/install.md, pip would choose the CPU build again.
+        fix = _pip_install("--isolated", "--force-reinstall", f"torch=={torch.__version__.partition('+')[0]}")
     else:
         found = f"driver {driver}, PyTorch built for CUDA {cuda_build}, but no device. {reason}".strip()
         fix = "Unset CUDA_VISIBLE_DEVICES, update the driver, or install a PyTorch built for an older CUDA"

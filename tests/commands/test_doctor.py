@@ -121,7 +121,8 @@ def test_a_machine_without_a_gpu_is_told_what_it_can_do() -> None:
 def test_a_cpu_build_beside_a_gpu_is_repaired_by_one_command() -> None:
     check = judge_missing_gpu(None, "580.1", "")
     assert "CPU build" in check.found
-    assert "pip install --force-reinstall torch==" in check.fix and "+" not in check.fix
+    # It ignores PIP_EXTRA_INDEX_URL, with which pip would choose the CPU build again.
+    assert " -m pip install --isolated --force-reinstall torch==" in check.fix and "+" not in check.fix
 
 
 def test_a_driver_that_is_too_old_is_shown_with_the_words_of_pytorch() -> None:
