@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,14 @@ def test_a_watched_program_behaves_as_without_a_watch(tmp_path: Path) -> None:
 
 def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> None:
     write(tmp_path, TRAIN)
-    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "9", "leak")
+    command = f"{sysconfig.get_path('scripts')}/heapwatch"
+    seen = python(tmp_path, command, *WATCH[2:], "--trace", "--fail-on-leak", "-m", "train", "9", "leak")
     report = read(tmp_path)
     assert seen.returncode == 1 and report["verdict"] == "leak", seen.stderr
     assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
     assert re.search(r"\n  train\.kept \(list, [\d,]+ bytearray objects, train\.py:14\) grows", seen.stderr)
     assert any("train.py:14" in line for line in report["newest_allocations"])
+    assert not any(command in line for line in report["newest_allocations"])
 
 
 def test_a_safe_path_stays_as_python_sets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

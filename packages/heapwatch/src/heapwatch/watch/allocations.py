@@ -1,5 +1,6 @@
 """Find the lines of code that allocated new memory that is still alive."""
 
+import sysconfig
 import tracemalloc
 
 from ..objects.code_lines import OWN_FOLDER, is_library
@@ -11,6 +12,8 @@ _SHOWN = 4
 # Number of samples before the first inspection. The distance to the next one doubles each time.
 _SAMPLES = 16
 _TOP = 3
+# The command `heapwatch` calls the program.
+_OTHERS = (OWN_FOLDER, sysconfig.get_path("scripts"))
 
 
 class NewestAllocations:
@@ -49,10 +52,8 @@ class NewestAllocations:
         self._looked_at = self._samples
         hidden = [tracemalloc.Filter(False, name) for name in (f"{OWN_FOLDER}/*", tracemalloc.__file__)]
         found = tracemalloc.take_snapshot().filter_traces(hidden).statistics("traceback")
-        grown = []
-        for each in found:
-            size, count = self._before.get(each.traceback, (0, 0))
-            grown.append((each.size - size, each.count - count, each))
+        before = [self._before.get(each.traceback, (0, 0)) for each in found]
+        grown = [(e.size - size, e.count - count, e) for e, (size, count) in zip(found, before, strict=True)]
         self._before = {each.traceback: (each.size, each.count) for each in found}
         largest = sorted(grown, key=lambda each: -each[0])[:_TOP]
         most = sorted(grown, key=lambda each: -each[1])[:_TOP]
@@ -68,5 +69,5 @@ class NewestAllocations:
 def _place(traceback: tracemalloc.Traceback) -> str:
     """Return the code lines of a traceback, innermost first. Libraries count only without user code."""
     frames = [frame for frame in reversed(traceback) if not frame.filename.startswith("<frozen")]
-    own = [f for f in frames if not f.filename.startswith(OWN_FOLDER) and not is_library(f.filename)]
+    own = [f for f in frames if not f.filename.startswith(_OTHERS) and not is_library(f.filename)]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[:_SHOWN])
