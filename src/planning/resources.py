@@ -42,7 +42,7 @@ class Resource:
     """Limit in bytes for all ranks that share the resource, or `None` if unknown."""
 
     limit_words: str
-    """Source of the limit, e.g. "80 % of the 23.50 GiB of this machine"."""
+    """Source of the limit, e.g. "80% of the 23.50 GiB of this machine or container"."""
 
     num_sharing: int = 1
     """Number of ranks that share the limit, either on this machine or on one GPU."""
@@ -149,7 +149,7 @@ def need_text(resource: Resource) -> str:
 
 
 def limit_text(resource: Resource) -> str:
-    """Format the limit of a resource: "18.80 GiB (80 % of ...)"."""
+    """Format the limit of a resource: "18.80 GiB (80% of ...)"."""
     if resource.limit_bytes is None:
         return resource.limit_words
     return f"{size_text(resource.limit_bytes)} ({resource.limit_words})"
