@@ -1,4 +1,5 @@
 git clone https://github.com/vwxyzjn/cleanrl.git
 cd cleanrl
-uv pip install .
-uv run python cleanrl/ppo.py --seed 1 --env-id CartPole-v0 --total-timesteps 50000
+python3 -m venv .venv && . .venv/bin/activate
+pip install gymnasium==0.29.1 numpy==1.26.4 torch tensorboard tyro pygame 'moviepy<2'
+python cleanrl/ppo.py --env-id CartPole-v1 --total-timesteps 150000

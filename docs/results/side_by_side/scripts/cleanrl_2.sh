@@ -1,2 +1,2 @@
-cp cleanrl/ppo.py ppo_tiny.py
-python ppo_tiny.py
+cp cleanrl/ppo.py ppo_tiny_flat.py  # or ppo_tiny_cnn.py, then edit it
+python ppo_tiny_flat.py

@@ -1,3 +1,5 @@
 git clone <reverie> reverie
 cd reverie
-make train EXPERIMENT=dreamer_cartpole
+python3 -m venv .venv && . .venv/bin/activate
+pip install -c constraints.txt -e packages/heapwatch -e .
+reverie-train experiment=dreamer_cartpole device=cpu
