@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[2]
 OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 
 
+def environment() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if name not in OF_AN_OUTER_MAKE}
+
+
 def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
     """Start `make train`."""
     return make(folder, "train", "EXPERIMENT=dreamer_cartpole", f"ARGS={' '.join(overrides)}")
@@ -40,7 +44,7 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         ["make", target, *settings, *variables],
         cwd=ROOT,
-        env={name: text for name, text in os.environ.items() if name not in OF_AN_OUTER_MAKE},
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -170,7 +174,7 @@ def made_core(folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         ["make", folder / "core", f"CORE={folder / 'core'}", f"BIN={folder / 'venv' / 'bin'}", "INSTALL=:"],
         cwd=ROOT,
-        env={name: text for name, text in os.environ.items() if name not in OF_AN_OUTER_MAKE},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
