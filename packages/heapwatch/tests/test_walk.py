@@ -240,6 +240,27 @@ def test_the_last_element_is_in_every_sample() -> None:
         assert resolve({"store": store}, f"store[{length - 1}]") is last
 
 
+@pytest.mark.parametrize("kind", [list, dict, collections.deque, set])
+def test_a_container_that_always_changes_is_walked(kind: type) -> None:
+    tensors = [torch.zeros(1) for _ in range(100)]
+    changing: Any = kind(dict.fromkeys(tensors))
+    add = {list: "append", dict: "setdefault", collections.deque: "append", set: "add"}[kind]
+
+    # JAX also runs Python code at each garbage collection, and threads switch there.
+    def change(*_: Any) -> None:
+        getattr(changing, add)(object())
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(change)
+    gc.set_threshold(1)
+    try:
+        found = walk({"changing": changing})
+    finally:
+        gc.callbacks.remove(change)
+        gc.set_threshold(*threshold)
+    assert {id(leaf.value) for leaf in found.leaves} == set(map(id, tensors))
+
+
 def test_a_walk_stops_at_its_limit_and_says_so() -> None:
     found = walk({"store": [[i] for i in range(100)]}, max_objects=10)
     assert found.truncated and found.objects == 10

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .readers import PRIMITIVE_IDS, Children, Role
+from .readers import PRIMITIVE_IDS, Child, Children, Kind, Role, referents
 
 # Longer paths, such as in a linked list, are cut off.
 _LONGEST_PATH = 240
+_ATTEMPTS = 3
 _NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
 
 
@@ -88,7 +90,7 @@ class Visitor:
                 self.seen.add(id(value))
                 self._keep.append(value)
                 kind = self.children.kind_of(value)
-                held = [child for read in kind.readers for child in read(value)]
+                held = _held(value, kind)
                 yield Found(path, pattern, value, kind.role, weight)
                 if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
@@ -100,6 +102,14 @@ class Visitor:
                     if len(path) <= _LONGEST_PATH:
                         where = path + step, pattern + self._patterns[step]
                     stack.append((*where, weight * share, child))
+
+
+def _held(value: Any, kind: Kind) -> list[Child]:
+    """Return what an object references, even if another thread or a finalizer changes it meanwhile."""
+    for _ in range(_ATTEMPTS):
+        with suppress(RuntimeError):
+            return [child for read in kind.readers for child in read(value)]
+    return [*referents(value)]
 
 
 def pattern_of(path: str) -> str:
