@@ -67,6 +67,19 @@ IN_LIBRARIES = {
             rows.append(numpy.zeros(2_000))  # grows
         """,
     ),
+    "callbacks that a library wraps": (
+        "program.stack._exit_callbacks (deque, ",
+        """
+        import contextlib
+        import numpy
+        stack = contextlib.ExitStack()
+        def step(number):
+            frame = numpy.zeros(2_000)
+            def close():
+                print(frame.sum())
+            stack.callback(close)  # grows
+        """,
+    ),
     "modules by number": (
         "program.heads._modules (dict, ",
         """

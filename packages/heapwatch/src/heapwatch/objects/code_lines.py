@@ -94,6 +94,17 @@ def calls_of(names: Iterable[str]) -> tuple[str, ...]:
     return _shown(found) if len(set(found)) <= _MOST_SHOWN else ()
 
 
+def passing_lines(code: types.CodeType) -> tuple[str, ...]:
+    """Return the one or two lines that pass a function to a call, or else the first line of the function."""
+    found: list[str] = []
+    for file, tree in _parsed((code.co_filename,), code.co_name):
+        for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
+            arguments = (*call.args, *(each.value for each in call.keywords))
+            found += [f"{file}:{call.lineno}"] * (code.co_name in map(_last_name, arguments))
+    is_certain = 0 < len(set(found)) <= _MOST_SHOWN
+    return _shown(found if is_certain else [f"{code.co_filename}:{code.co_firstlineno}"])
+
+
 def is_library(file: str) -> bool:
     """Return whether a file is part of Python or of a package installed in any environment."""
     return file.startswith(LIBRARIES) or any(folder in file for folder in _INSTALLED)

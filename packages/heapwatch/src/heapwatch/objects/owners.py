@@ -15,7 +15,7 @@ import numpy as np
 
 from ..pytorch import TORCH
 from ..texts import count_text
-from .code_lines import Lines, calls_of, is_of_the_user, lines_of
+from .code_lines import Lines, calls_of, is_of_the_user, lines_of, passing_lines
 from .graph_holders import GraphHolder
 from .growth import LEAST_OBJECTS, Cause, Heap, growing_container
 from .patterns import (
@@ -24,6 +24,7 @@ from .patterns import (
     Evidence,
     advice_for,
     cached_code,
+    callback_code,
     filling_calls,
     is_cache,
     is_queue,
@@ -117,6 +118,8 @@ class Owners:
             places = (f"{code.co_filename}:{code.co_firstlineno}",) if code is not None else places
         else:
             places = calls_of(filling_calls(place)) or places
+        code = callback_code(container)
+        places = places or (passing_lines(code) if code is not None else ())
         details = self._contents(container, place, wrapper)
         owner = _owner(start, shown)
         for part, each in outer.items():

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .code_lines import Lines
+from .code_lines import Lines, is_library
 from .graph_holders import GraphHolder, grad_fn
 from .storages import is_tensor, logical_bytes, shape_of, storage_of
 
@@ -40,6 +40,8 @@ _REGISTRATIONS = (
 )
 _CALLBACK = (".__self__", ".<closure ", ".<default ", ".args", ".keywords", ".func")
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
+# From a wrapper to its function, there are a tuple, a cell and perhaps a list.
+_WRAPPERS = 5
 _LONGEST_KEY = 80
 _NUMBER = re.compile(r"\d+")
 
@@ -205,6 +207,26 @@ def cached_code(cache: Any) -> types.CodeType | None:
     """Return the code of a function with `lru_cache`, or `None` if it is not a Python function."""
     found = (each for each in gc.get_referents(cache) if type(each) is types.FunctionType)
     return next((each.__code__ for each in found), None)
+
+
+def callback_code(container: Any) -> types.CodeType | None:
+    """Return the code of the program's function in the newest entry of a container, or `None`.
+
+    Libraries wrap functions in objects, tuples or other functions.
+    """
+    entry = newest(container)[1][-1:]
+    level = [each for each in (*entry, *gc.get_referents(*entry)) if issubclass(type(each), _CALLABLES)]
+    for _ in range(_WRAPPERS):
+        for each in level:
+            if type(each) is types.FunctionType and not is_library(each.__code__.co_filename):
+                return each.__code__
+        # The globals of a function lead to the whole program.
+        level = [
+            each
+            for each in gc.get_referents(*level)
+            if not issubclass(type(each), (dict, type, types.ModuleType))
+        ]
+    return None
 
 
 def filling_calls(path: str) -> tuple[str, ...]:
