@@ -8,6 +8,7 @@ import json
 import mmap
 import threading
 import time
+import types
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -149,6 +150,33 @@ def test_a_local_variable_of_another_thread_is_named_by_its_function() -> None:
     done.set()
     thread.join()
     assert list(found) == ["frame collect gathered"]
+
+
+@types.coroutine
+def pause() -> Iterator[None]:
+    yield
+
+
+async def wait_for_frames() -> None:
+    gathered: list[bytes] = []
+    while True:
+        gathered.append(bytes(MB))
+        await pause()
+
+
+def make_frames() -> Iterator[None]:
+    gathered: list[bytes] = []
+    while True:
+        gathered.append(bytes(MB))
+        yield
+
+
+@pytest.mark.parametrize("start", [lambda: wait_for_frames().__await__(), make_frames])
+def test_a_local_variable_of_a_waiting_function_is_named_by_it(start: Callable[[], Iterator[None]]) -> None:
+    # Only `zip` references the generator or the coroutine.
+    (_, before), (_, after) = zip(start(), map(measure_heap, [{}] * 2, [False] * 2), strict=False)
+    name = "make_frames" if start is make_frames else "wait_for_frames"
+    assert list(grown(before, after)) == [f"frame {name} gathered"]
 
 
 def test_what_the_roots_reach_counts_under_their_names() -> None:

@@ -163,7 +163,7 @@ class _Measurement:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
             # Globals and classes outlive variables.
             if not of_libraries:
-                yield from _variables(_frames())
+                yield from _variables(_frames(self._existing))
         if self._is_whole:
             yield from self._nameless()
 
@@ -269,6 +269,11 @@ class _Measurement:
         return total
 
 
+_FRAME_OF: dict[int, Any] = {
+    id(types.CoroutineType): types.CoroutineType.cr_frame.__get__,
+    id(types.GeneratorType): types.GeneratorType.gi_frame.__get__,
+    id(types.AsyncGeneratorType): types.AsyncGeneratorType.ag_frame.__get__,
+}
 _MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -289,17 +294,23 @@ def _kind_of(value: Any) -> str:
     return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
 
 
-def _frames() -> list[types.FrameType]:
-    """Return the frames of all threads, innermost first, without frames of heapwatch and of test runners."""
-    found = []
-    for frame in sys._current_frames().values():
-        while frame is not None:
+def _frames(existing: Iterable[Any]) -> Iterator[types.FrameType]:
+    """Yield the frames of all threads, innermost first, and then those of waiting coroutines and generators.
+
+    Frames of heapwatch and of test runners are omitted.
+    """
+    waiting = (read(each) for each in existing if (read := _FRAME_OF.get(id(type(each)))) is not None)
+    # Ids, because a frame that references itself is garbage later.
+    seen = set[int]()
+    for start in (*sys._current_frames().values(), *waiting):
+        frame = start
+        while frame is not None and id(frame) not in seen:
+            seen.add(id(frame))
             file = frame.f_code.co_filename
             is_hidden = file.startswith((OWN_FOLDER, "<frozen runpy>"))
             if not is_hidden and not any(part in file for part in _OF_RUNNERS):
-                found.append(frame)
+                yield frame
             frame = frame.f_back
-    return found
 
 
 def _variables(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, Any]]:
@@ -309,8 +320,11 @@ def _variables(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, Any]]:
         yield from ((f"frame {function} {name}", value) for name, value in frame_locals(frame))
 
 
-def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from ((f"{name}.{key}", value) for key, value in list(namespace.items()))
+def _members(
+    name: str, namespace: dict[str, Any] | types.MappingProxyType[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    # A copy, because another thread may define a name at any time.
+    yield from ((f"{name}.{key}", value) for key, value in namespace.copy().items())
 
 
 def _is_library(namespace: dict[str, Any]) -> bool:
