@@ -1,6 +1,7 @@
 """Memory outside the Python heap is reported with its amount, trend and kind, and no wrong owner."""
 
 import ctypes
+import gc
 import mmap
 import os
 import re
@@ -52,6 +53,34 @@ def test_tensors_and_graphs_held_by_cpp_are_held_outside_python() -> None:
     # Each step keeps the output of tanh.
     assert re.fullmatch(rf"  held outside Python: [\d.]+ MB, \+10\d\.\d kB per step: {what}\.", lines[1])
     assert len(lines) == 2
+
+
+_MALLOC = ctypes.CDLL(None).malloc
+_MALLOC.restype = ctypes.c_void_p
+
+
+class Block:
+    """Has memory of the C library, like an object of an extension."""
+
+    def __init__(self) -> None:
+        self.address = _MALLOC(100 * KB)
+        ctypes.memset(self.address, 1, 100 * KB)
+
+
+BLOCKS: list[Block] = []
+
+
+def held_by_objects() -> list[str]:
+    # Garbage of other tests would count as freed memory.
+    gc.collect()
+    return [each.text() for each in watched(lambda _: BLOCKS.append(Block())).findings]
+
+
+def test_the_container_of_objects_with_memory_outside_python_is_reported() -> None:
+    found = in_a_fresh_process(held_by_objects)[0]
+    holder = r"\S*test_outside\.BLOCKS \(list, \d+ Block objects, test_outside\.py:\d+\)"
+    effect = r"may hold this memory: \d+ more in \d+ steps"
+    assert re.search(rf"held outside Python: .*\n  {holder} {effect}\.$", found), found
 
 
 def shared_memory(is_held: bool) -> tuple[str, list[str]]:

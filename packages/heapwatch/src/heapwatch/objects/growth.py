@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -162,7 +162,23 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
     if rise_bytes < _LEAST_BYTES or not now.is_whole:
         return GrowthSources((TOO_SMALL if rise_bytes < _LEAST_BYTES else ELSEWHERE,), is_named=False)
     part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
-    return GrowthSources((f"{NATIVE} ({part})",), messages=resource_messages(before, now, steps))
+    messages = *resource_messages(before, now, steps), *_likely_holders(before, now, steps)
+    return GrowthSources((f"{NATIVE} ({part})",), messages=messages)
+
+
+def gained_entries(before: _Entries, now: _Entries, is_holder: Callable[[str], bool]) -> str | None:
+    """Return the holder that gained most entries, or `None` if none gained enough."""
+    more = {name: now[name] - length for name, length in before.items() if name in now}
+    enough = sorted((name for name in more if more[name] >= LEAST_OBJECTS), key=lambda name: -more[name])
+    return next(filter(is_holder, enough), None)
+
+
+def _likely_holders(before: Heap, now: Heap, steps: int) -> Iterator[Message]:
+    """Yield a sentence for the container that gained most objects. Their memory may be outside Python."""
+    name = gained_entries(before.entries, now.entries, now.causes.__contains__)
+    if name is not None:
+        more = f"{now.entries[name] - before.entries[name]:,} more in {count_text(steps, 'step')}"
+        yield now.causes[name]._replace(effect="may hold this memory", fix="").message(more)
 
 
 def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -> tuple[Message, ...]:

@@ -22,8 +22,18 @@ from ..pytorch import TORCH
 from .capacity import ALLOCATED, Bound, Capacities
 from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
-from .growth import Cause, GrowthSources, Heap, containers, growing_container, grown_paths, sources_of
+from .growth import (
+    Cause,
+    GrowthSources,
+    Heap,
+    containers,
+    gained_entries,
+    growing_container,
+    grown_paths,
+    sources_of,
+)
 from .owners import CREATE_GRAPH_CYCLE, Owners, resource_causes
+from .patterns import newest
 from .readers import PRIMITIVE_IDS, SCAN, Kind, Role, frame_locals, gradient_of, type_attribute, type_name
 from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor
@@ -139,10 +149,19 @@ class _Measurement:
             # hours.
             self._find_capacities(growing_container(path, before.entries, self._entries) or "")
         grown |= {each.pattern: each for each in graphs.holders[:_MOST_GRAPHS]}
+        # Objects of an extension may hold memory that is not seen here.
+        gained = gained_entries(before.entries, self._entries, self._holds_objects)
+        grown |= {gained: None} if gained is not None and gained not in grown else {}
         owners = Owners(self._owners, self._entries, before)
         causes = {path: owners.cause_of(path, graph) for path, graph in grown.items()}
         forget_trees()
         return causes
+
+    def _holds_objects(self, path: str) -> bool:
+        """Return whether a container holds more than numbers and strings, directly or one level deeper."""
+        values = newest(self._owners[path])[1]
+        kinds = {id(type(each)) for each in (*values, *gc.get_referents(*values))}
+        return not kinds <= PRIMITIVE_IDS | _CONTAINERS.keys() | {id(tuple)}
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield all objects reachable by name, the user's objects before libraries, then the rest."""
