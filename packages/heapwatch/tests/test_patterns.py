@@ -38,6 +38,20 @@ def test_a_known_pattern_has_its_owner_its_line_and_its_fix(name: str, tmp_path:
     require_message_of_the_page(name, messages)
 
 
+def test_a_linked_list_is_named_without_repetitions(tmp_path: Path) -> None:
+    source = """
+        import types
+        import numpy
+        newest = None
+        def step(number):
+            global newest
+            newest = types.SimpleNamespace(rest=newest, pixels=numpy.zeros(2_000))
+        """
+    messages = run(source, tmp_path)
+    assert any(re.match(r"program\.newest\.rest\S* [(g]", each) for each in messages), messages
+    assert not any(".rest.rest" in each for each in messages), messages
+
+
 @pytest.mark.parametrize("name", DECOYS)
 def test_a_similar_program_gets_no_fix(name: str, tmp_path: Path) -> None:
     messages = run(DECOYS[name], tmp_path)

@@ -42,6 +42,8 @@ _NAME = re.compile(r"\[[^\]]*\]|<\w+ (\w+)>|(\w+)")
 # The container of a queue or a cached function.
 _INSIDE = re.compile(r"\._?queue$|\.<cache>(\[\*\])?$")
 _FIELD = re.compile(r"\.<[\w.]+ \*>")
+# The links of a linked list.
+_REPEATED = re.compile(r"((?:[.\[][^.\[]*)+?)\1{2,}")
 _LAST_KEY = re.compile(r"\[('[^']*')\]$")
 _NOUNS: tuple[tuple[Any, str], ...] = (
     (np.ndarray, "array"),
@@ -121,7 +123,7 @@ class Owners:
         code = callback_code(container)
         places = places or (passing_lines(code) if code is not None else ())
         details = self._contents(container, place, wrapper)
-        owner = _owner(start, shown)
+        owner = _REPEATED.sub(r"\1", _owner(start, shown))
         for part, each in outer.items():
             if issubclass(type(each), logging.Logger):
                 # A logger is known by its name, and reachable from every other logger.
