@@ -81,6 +81,17 @@ IN_LIBRARIES = {
             rows.append(numpy.zeros(2_000))  # grows
         """,
     ),
+    "a list under a constant key of a library's dict": (
+        "program.store.data['rows'] (list, ",
+        """
+        import collections
+        import numpy
+        store = collections.UserDict()
+        def step(number):
+            rows = store.data.setdefault("rows", [])
+            rows.append(numpy.zeros(2_000))  # grows
+        """,
+    ),
     "callbacks that a library wraps": (
         "program.stack._exit_callbacks (deque, ",
         """

@@ -235,7 +235,7 @@ def _lines_of(start: _Start, shown: str) -> Lines:
     found = lines_of(names[-1], start.kind, start.module, start.function, key[1] if key else "")
     # An attribute of a namespace such as `app.state` is an entry of its dictionary.
     outer = [*filter(None, [key and key[1].strip("'")]), *reversed(names[:-1])]
-    for name in () if found.growth else outer:
+    for name in () if found.added or found.assigned else outer:
         lines = lines_of(name, start.kind, start.module, start.function)
         if lines.added or lines.assigned:
             return lines._replace(removed=found.removed)
