@@ -87,6 +87,26 @@ LEAKS = {
             net.register_forward_hook(lambda *_: seen.add_(1))  # grows
         """,
     ),
+    "hooks of a class that is not a module": Leak(
+        "Convolution._propagate_hooks (OrderedDict, ",
+        "call handle.remove().",
+        """
+        import collections
+        import torch
+        from torch.utils.hooks import RemovableHandle
+        class Convolution:
+            def __init__(self):
+                self._propagate_hooks = collections.OrderedDict()
+            def register_propagate_hook(self, hook):
+                handle = RemovableHandle(self._propagate_hooks)
+                self._propagate_hooks[handle.id] = hook  # grows
+                return handle
+        convolution = Convolution()
+        def step(number):
+            seen = torch.zeros(10_000)
+            convolution.register_propagate_hook(lambda *_: seen.add_(1))
+        """,
+    ),
     "lru_cache on a method": Leak(
         "Level.distances (lru_cache, ",
         "Cache in an attribute of the object, not in the class.",

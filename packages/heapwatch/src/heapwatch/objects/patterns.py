@@ -237,7 +237,9 @@ def filling_calls(path: str) -> tuple[str, ...]:
 
 
 def _hooks(evidence: Evidence) -> Advice | None:
-    if evidence.container is None or not _HOOKS.search(evidence.path):
+    # Libraries on top of torch store their hooks in the same way.
+    is_registry = type(evidence.container) is collections.OrderedDict and evidence.path.endswith("_hooks")
+    if evidence.container is None or not (is_registry or _HOOKS.search(evidence.path)):
         return None
     fix = "Keep the handle that the registration returns, and call handle.remove()."
     return Advice("gains hooks that are never removed", fix)
