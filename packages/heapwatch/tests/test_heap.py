@@ -2,6 +2,7 @@
 
 import array
 import collections
+import contextvars
 import ctypes
 import functools
 import json
@@ -177,6 +178,14 @@ def test_a_local_variable_of_a_waiting_function_is_named_by_it(start: Callable[[
     (_, before), (_, after) = zip(start(), map(measure_heap, [{}] * 2, [False] * 2), strict=False)
     name = "make_frames" if start is make_frames else "wait_for_frames"
     assert list(grown(before, after)) == [f"frame {name} gathered"]
+
+
+def test_the_value_of_a_context_variable_is_named_by_it() -> None:
+    variable = contextvars.ContextVar[list[bytes]]("gathered")
+    variable.set([])
+    before = measure_heap({}, is_whole=False)
+    variable.get().append(bytes(MB))
+    assert list(grown(before, measure_heap({}, is_whole=False))) == ["contextvar gathered"]
 
 
 def test_what_the_roots_reach_counts_under_their_names() -> None:

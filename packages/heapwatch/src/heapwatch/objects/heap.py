@@ -5,6 +5,7 @@ threads. On request it also visits all libraries and unreferenced objects. Only 
 """
 
 import collections
+import contextvars
 import functools
 import gc
 import io
@@ -183,6 +184,9 @@ class _Measurement:
             # Globals and classes outlive variables.
             if not of_libraries:
                 yield from _variables(_frames(self._existing))
+                contexts = (each for each in self._existing if type(each) is contextvars.Context)
+                pairs = (pair for context in contexts for pair in context.items())
+                yield from ((f"contextvar {variable.name}", value) for variable, value in pairs)
         if self._is_whole:
             yield from self._nameless()
 
