@@ -1,6 +1,7 @@
 """The heap by path: each way to reference memory appears in bytes under a readable name."""
 
 import array
+import asyncio
 import collections
 import contextvars
 import ctypes
@@ -11,8 +12,9 @@ import threading
 import time
 import types
 import warnings
+import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -95,7 +97,7 @@ HOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
     "dict": (lambda: {7: {"obs": np.ones(MB, np.uint8)}}, "[*]['obs']"),
     "deque": (lambda: collections.deque([bytes(MB)]), ""),
     "instance": (Owner, ""),
-    "generator": (generator, ".gi_frame.<local frame>"),
+    "generator": (generator, ".gi_frame.<local run:frame>"),
     "exception": (exception, ".<traceback exception:frame>"),
     "list of links": (linked_list, ".next.next"),
 }
@@ -154,7 +156,7 @@ def test_a_local_variable_of_another_thread_is_named_by_its_function() -> None:
 
 
 @types.coroutine
-def pause() -> Iterator[None]:
+def pause() -> Generator[None]:
     yield
 
 
@@ -178,6 +180,24 @@ def test_a_local_variable_of_a_waiting_function_is_named_by_it(start: Callable[[
     (_, before), (_, after) = zip(start(), map(measure_heap, [{}] * 2, [False] * 2), strict=False)
     name = "make_frames" if start is make_frames else "wait_for_frames"
     assert list(grown(before, after)) == [f"frame {name} gathered"]
+
+
+def test_an_event_loop_gives_its_name_to_nothing_that_has_another() -> None:
+    loop = asyncio.new_event_loop()
+    KEPT["connection"] = [loop]
+
+    def measured_after_a_step() -> Heap:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        return measure_heap({}, is_whole=False)
+
+    tasks = weakref.WeakSet([loop.create_task(wait_for_frames())])
+    before, after = measured_after_a_step(), measured_after_a_step()
+    assert list(grown(before, after)) == ["frame wait_for_frames gathered"]
+    for task in tasks:
+        task.cancel()
+    measured_after_a_step()
+    loop.close()
 
 
 def test_the_value_of_a_context_variable_is_named_by_it() -> None:

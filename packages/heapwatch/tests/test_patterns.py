@@ -38,6 +38,28 @@ def test_a_known_pattern_has_its_owner_its_line_and_its_fix(name: str, tmp_path:
     require_message_of_the_page(name, messages)
 
 
+def test_a_variable_of_a_coroutine_is_named_by_its_function(tmp_path: Path) -> None:
+    source = """
+        import types
+        import numpy
+        @types.coroutine
+        def pause():
+            yield
+        async def serve():
+            inbox = []
+            while True:
+                inbox.append(numpy.zeros(2_000))
+                await pause()
+        server = serve()
+        def step(number):
+            server.send(None)
+        """
+    messages = run(source, tmp_path)
+    assert any(
+        re.match(r"inbox in serve\(\) \(list, \d+ arrays, program\.py:10\)", each) for each in messages
+    ), messages
+
+
 def test_a_linked_list_is_named_without_repetitions(tmp_path: Path) -> None:
     source = """
         import types

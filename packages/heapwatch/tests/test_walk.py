@@ -136,7 +136,7 @@ PLACES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda v: types.MethodType(print, Attributes(v)), ".__self__.value"),
     (default, ".<default found>"),
     (lambda v: types.CellType(v), ".<cell 0>"),
-    (started, ".gi_frame.<local value>"),
+    (started, ".gi_frame.<local generator:value>"),
     (raised, ".<traceback raised:value>"),
     (lambda v: raised(v).__traceback__, ".<traceback raised:value>"),
     (cached, ".<cache>[2]"),

@@ -112,6 +112,9 @@ class _Measurement:
         self._owners: dict[str, Any] = {}
         self._modules: dict[str, Any] = {}
         self._files = Counter[str]()
+        asyncio = sys.modules.get("asyncio")
+        kind = () if asyncio is None else asyncio.AbstractEventLoop
+        self._loops = [each for each in existing if issubclass(type(each), kind)]
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
         """Measure the heap from `roots`, with `before` as reference."""
@@ -120,6 +123,8 @@ class _Measurement:
             parts = (each.held, each.totals, each.stores, each.entries, each.causes, each.resources)
             inner = (part for whole in parts for part in whole.values())
             self._visitor.seen.update(map(id, (each, *parts, *inner)))
+        # An event loop leads to the whole program, so it is visited last.
+        self._visitor.seen.update(map(id, self._loops))
         for start in self._starts(roots):
             self._variables.add(start[0])
             for found in self._visitor.visit([start]):
@@ -187,6 +192,8 @@ class _Measurement:
                 contexts = (each for each in self._existing if type(each) is contextvars.Context)
                 pairs = (pair for context in contexts for pair in context.items())
                 yield from ((f"contextvar {variable.name}", value) for variable, value in pairs)
+                self._visitor.seen.difference_update(map(id, self._loops))
+                yield from ((f"event loop {type_name(type(each))}", each) for each in self._loops)
         if self._is_whole:
             yield from self._nameless()
 

@@ -42,6 +42,8 @@ _NAME = re.compile(r"\[[^\]]*\]|<\w+ (\w+)>|(\w+)")
 # The container of a queue or a cached function.
 _INSIDE = re.compile(r"\._?queue$|\.<cache>(\[\*\])?$")
 _FIELD = re.compile(r"\.<[\w.]+ \*>")
+# A variable of a waiting function has a short name, whatever path led to the function.
+_WAITING = re.compile(r".*\.<local (\w+):([^>]+)>")
 # The links of a linked list.
 _REPEATED = re.compile(r"((?:[.\[][^.\[]*)+?)\1{2,}")
 _LAST_KEY = re.compile(r"\[('[^']*')\]$")
@@ -96,7 +98,9 @@ class Owners:
         container = None if place is None else self._objects[place]
         # The traceback of a single exception grows each time the exception is raised.
         place = path.partition(".<traceback ")[0] if place is None else place
-        outer = {part: value for part, value in chain.items() if len(part) <= len(place)}
+        waiting = _WAITING.match(place)
+        inner = 0 if waiting is None else waiting.end()
+        outer = {part: value for part, value in chain.items() if inner <= len(part) <= len(place)}
         # Developers see a queue or a cached function, not the container inside.
         inside = _INSIDE.search(place)
         shown = place[: inside.start()] if inside else place
@@ -104,8 +108,11 @@ class Owners:
         if not (is_queue(wrapper) or is_cache(wrapper)):
             shown, wrapper = place, None
         # Developers see a table, not the fields of the C objects inside.
-        shown = _FIELD.split(shown)[0] if container is None else shown
+        shown = shown[:inner] + _FIELD.split(shown[inner:])[0] if container is None else shown
         start = _start_of(outer, shown)
+        if waiting is not None and start.kind is None:
+            shown = f"frame {waiting[1]} {waiting[2]}{shown[inner:]}"
+            start = _start_of({}, shown)
         lines = _lines_of(start, shown)
         earlier = {each.pattern: each.oldest_sequence for each in self._before.graphs.holders}
         is_pinned = graph is not None and earlier.get(graph.pattern) == graph.oldest_sequence

@@ -172,7 +172,8 @@ def fields(owner: type, names: tuple[str, ...], o: Any) -> Iterator[Child]:
 
 def frame(o: Any) -> Iterator[Child]:
     """Yield the local variables of a frame."""
-    yield from ((f".<local {name}>", value, 1.0) for name, value in frame_locals(o))
+    function = o.f_code.co_name.strip("<>")
+    yield from ((f".<local {function}:{name}>", value, 1.0) for name, value in frame_locals(o))
 
 
 def traceback(o: Any) -> Iterator[Child]:
