@@ -2,8 +2,8 @@
 
     python benchmarks/watched/collect.py <folder of the leaks> <folder of clean programs>... --out <folder>
 
-`--out` receives `leaks.jsonl` in the order of `injections.py`, `clean.jsonl`, `versions.txt`, and
-`output.txt` with all lines that heapwatch printed.
+`--out` receives `leaks.jsonl` in the order of `injections.py` and `held_out.py`, `clean.jsonl`,
+`versions.txt`, and `output.txt` with all lines that heapwatch printed.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from held_out import HELD_OUT
 from injections import INJECTIONS
 
 LATE_SECONDS = 90
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("clean", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    order = {(each.program, each.name): number for number, each in enumerate(INJECTIONS)}
+    order = {(each.program, each.name): number for number, each in enumerate((*INJECTIONS, *HELD_OUT))}
     leaks = sorted(rows_of(asked.leaks / "leaks.jsonl"), key=lambda row: order[row["program"], row["name"]])
     clean = [(row, folder) for folder in asked.clean for row in rows_of(folder / "clean.jsonl")]
     all_rows = [*leaks, *(row for row, _ in clean)]

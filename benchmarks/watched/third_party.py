@@ -32,6 +32,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from held_out import HELD_OUT
 from injections import INJECTIONS, Injection
 from table import read_json
 
@@ -68,6 +69,15 @@ PROGRAMS = {
     "sklearn_stream": Program(
         ("scikit-learn", "pandas"), at="sklearn.linear_model:SGDClassifier.partial_fit"
     ),
+    # The held-out programs
+    "flask_notes": Program(("flask", "werkzeug"), at="flask:Flask.full_dispatch_request"),
+    "websocket_chat": Program(("websockets",), at="websockets.asyncio.connection:Connection.send"),
+    "sqlalchemy_orders": Program(("sqlalchemy",), at="sqlalchemy.orm:Session.commit"),
+    "polars_events": Program(("polars",), at="polars:LazyFrame.collect"),
+    "torch_ema": Program(()),
+    "geometric_gcn": Program(("torch_geometric",)),
+    "ignite_autoencoder": Program(("pytorch-ignite",)),
+    "jax_regression": Program(("jax", "optax"), at="optax:apply_updates"),
 }
 
 
@@ -242,7 +252,7 @@ def main() -> None:
         print(*(row.get(key) for key in ("program", "name", "verdict", "right", "late_seconds", "alarms")))
         print("  ", row.get("message"), flush=True)
 
-    own = [each for each in INJECTIONS if each.program == asked.program]
+    own = [each for each in (*INJECTIONS, *HELD_OUT) if each.program == asked.program]
     leaks = [each for each in own if not asked.leaks or each.name in asked.leaks]
     with ThreadPoolExecutor(asked.jobs) as pool:
         todo = [None] if asked.clean else leaks
