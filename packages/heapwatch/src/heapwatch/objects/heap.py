@@ -113,8 +113,13 @@ class _Measurement:
         self._modules: dict[str, Any] = {}
         self._files = Counter[str]()
         asyncio = sys.modules.get("asyncio")
-        kind = () if asyncio is None else asyncio.AbstractEventLoop
-        self._loops = [each for each in existing if issubclass(type(each), kind)]
+        base = () if asyncio is None else asyncio.AbstractEventLoop
+        kinds = dict(zip(map(id, map(type, existing)), map(type, existing), strict=True))
+        loops = {number for number, kind in kinds.items() if issubclass(kind, base)}
+        # Few objects have one of these types, and the filter is fast.
+        chosen = loops | _FRAME_OF.keys() | {id(contextvars.Context)}
+        self._starting = [*compress(existing, map(chosen.__contains__, map(id, map(type, existing))))]
+        self._loops = [each for each in self._starting if id(type(each)) in loops]
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
         """Measure the heap from `roots`, with `before` as reference."""
@@ -188,8 +193,8 @@ class _Measurement:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
             # Globals and classes outlive variables.
             if not of_libraries:
-                yield from _variables(_frames(self._existing))
-                contexts = (each for each in self._existing if type(each) is contextvars.Context)
+                yield from _variables(_frames(self._starting))
+                contexts = (each for each in self._starting if type(each) is contextvars.Context)
                 pairs = (pair for context in contexts for pair in context.items())
                 yield from ((f"contextvar {variable.name}", value) for variable, value in pairs)
                 self._visitor.seen.difference_update(map(id, self._loops))
