@@ -28,9 +28,9 @@ request_finished.connect(log_saved, app, weak=False)  # grows
 """,
         },
     ),
-    # `app.app_context().push()` in a job, without pop, as in many answers to "working outside of application
-    # context". Each context keeps a token, which keeps the previous context with its g. The holder is flask's
-    # ContextVar.
+    # `app.app_context().push()` in a job, without pop. This is the advice of many answers to "working outside
+    # of application context". Each context keeps a token, and the token keeps the previous context with its
+    # g. The holder is flask's ContextVar.
     Injection(
         *("flask_notes", "contexts that are not popped"),
         ("_cv_app", "flask.app_ctx", "AppContext._cv_tokens"),
@@ -60,8 +60,8 @@ rejected.append(error)  # grows
         },
     ),
     # A common mistake with websockets: the set of connections for broadcast() still contains closed
-    # connections, which broadcast() skips silently. Here, they are removed only after an abnormal closure.
-    # Each keeps its compression buffers, which are outside of Python. The set is as in
+    # connections. broadcast() skips them silently. Here, they are removed only after an abnormal closure.
+    # Each keeps its compression buffers outside of Python. The set is as in
     # https://github.com/python-websockets/websockets/issues/596.
     Injection(
         *("websocket_chat", "guests who have left"),
@@ -77,9 +77,9 @@ if websocket.close_code != 1_000:
 """,
         },
     ),
-    # The handler waits for its sender, which waits for the next message of an empty queue and never notices
-    # that the client has left (https://github.com/PrefectHQ/prefect/pull/12346). The holder is the server of
-    # websockets.
+    # The handler waits for its sender. The sender waits for the next message of an empty queue and never
+    # notices that the client has left (https://github.com/PrefectHQ/prefect/pull/12346). The holder is the
+    # server of websockets.
     Injection(
         *("websocket_chat", "handlers that never end"),
         (
@@ -133,8 +133,8 @@ event.listen(engine, "commit", write_receipt, once=True)  # grows
 """,
         },
     ),
-    # A log of queries in connection.info, as in the recipe for query timing in SQLAlchemy's FAQ, but without
-    # pop. info lives as long as the connection in the pool. The holder is a record of the pool.
+    # A log of queries in connection.info, modeled on the recipe for query timing in SQLAlchemy's FAQ, but
+    # without pop. info lives as long as the connection in the pool. The holder is a record of the pool.
     Injection(
         *("sqlalchemy_orders", "queries in the info of a connection"),
         ("info['queries']", "_ConnectionRecord.info"),
@@ -205,7 +205,7 @@ def browser(agent):
         },
     ),
     # A frame that all batches are stacked to (https://github.com/pola-rs/polars/issues/15189). The holder is
-    # one DataFrame of polars, whose memory is outside of Python.
+    # one DataFrame of polars with memory outside of Python.
     Injection(
         *("polars_events", "frame of all batches"),
         ("Report.log", "polars_events.report.log", "report.log in main()"),
@@ -291,7 +291,7 @@ optimizer.zero_grad()
 """,
         },
     ),
-    # Data and Batch accept any attribute, so users store results of each epoch on them; the storage of the
+    # Data and Batch accept any attribute, so users store results of each epoch on them. The storage of the
     # batch then keeps all of them. The keys are strings.
     Injection(
         *("geometric_gcn", "embeddings in the storage of a batch"),
@@ -415,7 +415,7 @@ metrics = evaluator.run(validation).metrics
     # As in rl-blox #157: a static argument that changes makes JAX compile, and keep, a new program for each
     # value (also jax #2072). Measured: 2.1 MB of RSS for each program, of which 32 kB are Python objects
     # (tracemalloc), so the honest answer is "held outside Python", with or without the kind "compiled code".
-    # A tool that names the jitted function, whose cache has the Python objects, is right, too.
+    # A tool is right, too, if it names the jitted function, because its cache has the Python objects.
     Injection(
         *("jax_regression", "compiled programs for each static argument"),
         ("held outside Python", "jax_regression.annealed_loss", "compiled code"),
