@@ -10,6 +10,16 @@ DECOYS = {
         def step(number):
             kept.append(np.ones(40_000, np.uint8))
         """,
+    "arrays of web hooks": """
+        import collections
+        import numpy as np
+        class Site:
+            def __init__(self):
+                self.web_hooks = collections.OrderedDict()
+        site = Site()
+        def step(number):
+            site.web_hooks[f"hook {chr(number + 65)}"] = np.ones(40_000, np.uint8)
+        """,
     "losses without a graph": """
         import torch
         losses = []

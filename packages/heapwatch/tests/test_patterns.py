@@ -60,6 +60,25 @@ def test_a_variable_of_a_coroutine_is_named_by_its_function(tmp_path: Path) -> N
     ), messages
 
 
+def test_coroutines_that_never_end_are_counted(tmp_path: Path) -> None:
+    source = """
+        import asyncio
+        import numpy
+        loop = asyncio.new_event_loop()
+        async def keep():
+            rows = [numpy.zeros(500) for _ in range(4)]
+            await asyncio.sleep(1e6)
+            print(rows)
+        def step(number):
+            loop.create_task(keep())
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+        """
+    messages = run(source, tmp_path)
+    pattern = r"rows in keep\(\) \(\d+ waiting calls, program\.py:6\) grows"
+    assert any(re.match(pattern, each) for each in messages), messages
+
+
 def test_a_linked_list_is_named_without_repetitions(tmp_path: Path) -> None:
     source = """
         import types
@@ -112,6 +131,17 @@ IN_LIBRARIES = {
         def step(number):
             rows = store.data.setdefault("rows", [])
             rows.append(numpy.zeros(2_000))  # grows
+        """,
+    ),
+    "a list that is filled under another name": (
+        "program.cache (list, ",
+        """
+        import numpy
+        cache = []  # grows
+        remember = cache.append
+        def step(number):
+            module = numpy.zeros(2_000)
+            remember(module)
         """,
     ),
     "callbacks that a library wraps": (

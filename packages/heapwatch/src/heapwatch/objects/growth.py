@@ -15,6 +15,7 @@ from .graph_holders import GraphReport
 
 NATIVE = "not seen in Python's heap: native memory of a library or an extension"
 TOO_SMALL = "too small to name yet"
+LIKELY = "the container that gained most objects"
 ELSEWHERE = "not held by the run or by user modules; the whole Python heap is searched next"
 
 _TOP = 3
@@ -175,10 +176,11 @@ def gained_entries(before: _Entries, now: _Entries, is_holder: Callable[[str], b
 
 def _likely_holders(before: Heap, now: Heap, steps: int) -> Iterator[Message]:
     """Yield a sentence for the container that gained most objects. Their memory may be outside Python."""
-    name = gained_entries(before.entries, now.entries, now.causes.__contains__)
-    if name is not None:
-        more = f"{now.entries[name] - before.entries[name]:,} more in {count_text(steps, 'step')}"
-        yield now.causes[name]._replace(effect="may hold this memory", fix="").message(more)
+    cause = now.causes.get(LIKELY)
+    if cause is not None:
+        more = now.entries.get(cause.path, 0) - before.entries.get(cause.path, 0)
+        number = f"{more:,} more in {count_text(steps, 'step')}"
+        yield cause._replace(effect="may hold this memory", fix="").message(number)
 
 
 def resource_messages(before: Heap, now: Heap, steps: int, least: float = 0.0) -> tuple[Message, ...]:

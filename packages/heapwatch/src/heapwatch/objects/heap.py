@@ -24,6 +24,7 @@ from .capacity import ALLOCATED, Bound, Capacities
 from .code_lines import OWN_FOLDER, forget_trees, is_library
 from .graph_holders import GraphHolder, GraphReport, grad_fn, measure_graphs
 from .growth import (
+    LIKELY,
     Cause,
     GrowthSources,
     Heap,
@@ -113,13 +114,16 @@ class _Measurement:
         self._modules: dict[str, Any] = {}
         self._files = Counter[str]()
         asyncio = sys.modules.get("asyncio")
-        base = () if asyncio is None else asyncio.AbstractEventLoop
+        # Another thread may be importing it.
+        base = getattr(asyncio, "AbstractEventLoop", ())
         kinds = dict(zip(map(id, map(type, existing)), map(type, existing), strict=True))
         loops = {number for number, kind in kinds.items() if issubclass(kind, base)}
         # Few objects have one of these types, and the filter is fast.
         chosen = loops | _FRAME_OF.keys() | {id(contextvars.Context)}
         self._starting = [*compress(existing, map(chosen.__contains__, map(id, map(type, existing))))]
         self._loops = [each for each in self._starting if id(type(each)) in loops]
+        waiting = (frame for each in self._starting if (frame := _waiting_frame(each)) is not None)
+        self._calls = Counter(f"calls of {frame.f_code.co_name}" for frame in waiting)
 
     def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
         """Measure the heap from `roots`, with `before` as reference."""
@@ -139,7 +143,7 @@ class _Measurement:
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             totals[device] = sum(paths.values())
         resources, causes = resource_causes(self._existing, before)
-        resources |= self._files
+        resources |= self._files | self._calls
         graphs = measure_graphs(self._reachable, variables=self._variables)
         if before is not None:
             causes |= self._causes(before, kept, graphs)
@@ -161,18 +165,19 @@ class _Measurement:
             self._find_capacities(growing_container(path, before.entries, self._entries) or "")
         grown |= {each.pattern: each for each in graphs.holders[:_MOST_GRAPHS]}
         # Objects of an extension may hold memory that is not seen here.
-        gained = gained_entries(before.entries, self._entries, self._holds_objects)
-        grown |= {gained: None} if gained is not None and gained not in grown else {}
-        owners = Owners(self._owners, self._entries, before)
+        owners = Owners(self._owners, self._entries, self._calls, before)
         causes = {path: owners.cause_of(path, graph) for path, graph in grown.items()}
+        # Objects of an extension may hold memory that is not seen here.
+        gained = gained_entries(before.entries, self._entries, self._holds_objects)
+        if gained is not None:
+            causes[LIKELY] = owners.cause_of(gained)
         forget_trees()
         return causes
 
     def _holds_objects(self, path: str) -> bool:
         """Return whether a container holds more than numbers and strings, directly or one level deeper."""
         values = newest(self._owners[path])[1]
-        kinds = {id(type(each)) for each in (*values, *gc.get_referents(*values))}
-        return not kinds <= PRIMITIVE_IDS | _CONTAINERS.keys() | {id(tuple)}
+        return not all(issubclass(type(each), _PLAIN) for each in (*values, *gc.get_referents(*values)))
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield all objects reachable by name, the user's objects before libraries, then the rest."""
@@ -196,7 +201,7 @@ class _Measurement:
                 yield from _variables(_frames(self._starting))
                 contexts = (each for each in self._starting if type(each) is contextvars.Context)
                 pairs = (pair for context in contexts for pair in context.items())
-                yield from ((f"contextvar {variable.name}", value) for variable, value in pairs)
+                yield from (("".join(("contextvar ", variable.name)), value) for variable, value in pairs)
                 self._visitor.seen.difference_update(map(id, self._loops))
                 yield from ((f"event loop {type_name(type(each))}", each) for each in self._loops)
         if self._is_whole:
@@ -304,6 +309,10 @@ class _Measurement:
         return total
 
 
+_PLAIN = (
+    *(int, float, complex, str, bytes, type(None), type, np.generic),
+    *(list, tuple, set, frozenset, dict, collections.deque),
+)
 _FRAME_OF: dict[int, Any] = {
     id(types.CoroutineType): types.CoroutineType.cr_frame.__get__,
     id(types.GeneratorType): types.GeneratorType.gi_frame.__get__,
@@ -329,14 +338,21 @@ def _kind_of(value: Any) -> str:
     return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
 
 
+def _waiting_frame(value: Any) -> types.FrameType | None:
+    """Return the frame of a coroutine or generator that has not ended, or `None` for any other object."""
+    read = _FRAME_OF.get(id(type(value)))
+    return None if read is None else read(value)
+
+
 def _frames(existing: Iterable[Any]) -> Iterator[types.FrameType]:
     """Yield the frames of all threads, innermost first, and then those of waiting coroutines and generators.
 
     Frames of heapwatch and of test runners are omitted.
     """
-    waiting = (read(each) for each in existing if (read := _FRAME_OF.get(id(type(each)))) is not None)
+    waiting = filter(None, map(_waiting_frame, existing))
     # Ids, because a frame that references itself is garbage later.
     seen = set[int]()
+    start = frame = None
     for start in (*sys._current_frames().values(), *waiting):
         frame = start
         while frame is not None and id(frame) not in seen:
@@ -346,6 +362,8 @@ def _frames(existing: Iterable[Any]) -> Iterator[types.FrameType]:
             if not is_hidden and not any(part in file for part in _OF_RUNNERS):
                 yield frame
             frame = frame.f_back
+    # They may be the frame of this generator.
+    del start, frame
 
 
 def _variables(frames: Iterable[types.FrameType]) -> Iterator[tuple[str, Any]]:

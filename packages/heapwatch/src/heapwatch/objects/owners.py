@@ -45,7 +45,7 @@ _FIELD = re.compile(r"\.<[\w.]+ \*>")
 # A variable of a waiting function has a short name, whatever path led to the function.
 _WAITING = re.compile(r".*\.<local (\w+):([^>]+)>")
 # The links of a linked list.
-_REPEATED = re.compile(r"((?:[.\[][^.\[]*)+?)\1{2,}")
+_REPEATED = re.compile(r"((?:[.\[][^.\[]*)+?)\1{4,}(?!\w)")
 _LAST_KEY = re.compile(r"\[('[^']*')\]$")
 _NOUNS: tuple[tuple[Any, str], ...] = (
     (np.ndarray, "array"),
@@ -81,11 +81,14 @@ class Owners:
     Args:
         objects: The newest object at each pattern of a path.
         entries: The containers of this measurement, by pattern.
+        calls: The number of coroutines and generators, by `calls of <function>`.
         before: The reference measurement.
     """
 
-    def __init__(self, objects: Mapping[str, Any], entries: Mapping[str, int], before: Heap) -> None:
-        self._objects, self._entries, self._before = objects, entries, before
+    def __init__(
+        self, objects: Mapping[str, Any], entries: Mapping[str, int], calls: Mapping[str, int], before: Heap
+    ) -> None:
+        self._objects, self._entries, self._calls, self._before = objects, entries, calls, before
 
     def cause_of(self, path: str, graph: GraphHolder | None = None) -> Cause:
         """Describe the holder at a path, or the holder of the given autograd graph."""
@@ -110,6 +113,7 @@ class Owners:
         # Developers see a table, not the fields of the C objects inside.
         shown = shown[:inner] + _FIELD.split(shown[inner:])[0] if container is None else shown
         start = _start_of(outer, shown)
+        full = shown
         if waiting is not None and start.kind is None:
             shown = f"frame {waiting[1]} {waiting[2]}{shown[inner:]}"
             start = _start_of({}, shown)
@@ -127,15 +131,19 @@ class Owners:
             places = (f"{code.co_filename}:{code.co_firstlineno}",) if code is not None else places
         else:
             places = calls_of(filling_calls(place)) or places
-        code = callback_code(container)
-        places = places or (passing_lines(code) if code is not None else ())
+        code = None if places else callback_code(container)
+        places = places if code is None else passing_lines(code)
         details = self._contents(container, place, wrapper)
         owner = _REPEATED.sub(r"\1", _owner(start, shown))
         for part, each in outer.items():
             if issubclass(type(each), logging.Logger):
                 # A logger is known by its name, and reachable from every other logger.
                 own = dictionary_getter(type(each))
-                owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){shown[len(part) :]}"
+                owner = f"logging.getLogger({own and own.__get__(each).get('name')!r}){full[len(part) :]}"
+        calls = f"calls of {start.function}"
+        if self._calls.get(calls, 0) - self._before.resources.get(calls, 0) >= LEAST_OBJECTS:
+            # Each call has its own variable, and more and more calls wait.
+            details, advice = (count_text(self._calls[calls], "waiting call"),), None
         advice = known_leak(owner) or advice
         return Cause(owner, place, details, *((advice.effect, advice.fix) if advice else ("", "")), places)
 
@@ -237,6 +245,9 @@ def _lines_of(start: _Start, shown: str) -> Lines:
     innermost object that the program can change, such as `replay` for `replay._storage`.
     """
     path = shown[len(start.path) :] if start.kind is not None else shown
+    if start.function or start.module:
+        # The words `frame` and `module` and the name behind them are not names of objects.
+        path = shown.partition(" ")[2].removeprefix(start.function or start.module or "") or shown
     names = [each[1] or each[2] for each in _NAME.finditer(path) if each[1] or each[2]]
     key = _LAST_KEY.search(path)
     found = lines_of(names[-1], start.kind, start.module, start.function, key[1] if key else "")

@@ -216,7 +216,10 @@ def callback_code(container: Any) -> types.CodeType | None:
     """
     entry = newest(container)[1][-1:]
     level = [each for each in (*entry, *gc.get_referents(*entry)) if issubclass(type(each), _CALLABLES)]
+    seen = set[int]()
     for _ in range(_WRAPPERS):
+        level = [each for each in level if id(each) not in seen][:_NEWEST]
+        seen.update(map(id, level))
         for each in level:
             if type(each) is types.FunctionType and not is_library(each.__code__.co_filename):
                 return each.__code__
@@ -237,8 +240,10 @@ def filling_calls(path: str) -> tuple[str, ...]:
 
 
 def _hooks(evidence: Evidence) -> Advice | None:
-    # Libraries on top of torch store their hooks in the same way.
-    is_registry = type(evidence.container) is collections.OrderedDict and evidence.path.endswith("_hooks")
+    # Libraries on top of torch store their hooks in the same way, by the number of a handle.
+    is_named = type(evidence.container) is collections.OrderedDict and evidence.path.endswith("_hooks")
+    numbers, hooks = newest(evidence.container) if is_named else ([], [])
+    is_registry = all(type(each) is int for each in numbers) and _are_callables(hooks)
     if evidence.container is None or not (is_registry or _HOOKS.search(evidence.path)):
         return None
     fix = "Keep the handle that the registration returns, and call handle.remove()."
@@ -292,8 +297,12 @@ def _callbacks(evidence: Evidence) -> Advice | None:
     if _share(issubclass(type(each), types.MethodType) for each in values) >= CONFIDENCE:
         effect, fix = "keeps the object of every bound method", "Store weakref.WeakMethod(callback)"
         return Advice(effect, f"{fix}, or remove the callback with its owner.")
-    share = _share(issubclass(type(each), _CALLABLES) for each in values)
-    return Advice("keeps the variables of every closure", "Remove each callback after its last call.", share)
+    fix = "Remove each callback after its last call."
+    return Advice("keeps the variables of every closure", fix) if _are_callables(values) else None
+
+
+def _are_callables(values: list[Any]) -> bool:
+    return _share(issubclass(type(each), _CALLABLES) for each in values) >= CONFIDENCE
 
 
 def _losses(evidence: Evidence) -> Advice | None:
