@@ -206,7 +206,7 @@ def _changed(node: ast.AST, name: str, is_repeated: bool, found: Lines) -> list[
     """Return the list to which the line of a node belongs, or `None` if it does not change the name."""
     match node:
         case ast.Call(ast.Attribute(owner, "setdefault"), [ast.Constant(), *_]) if _last_name(owner) == name:
-            # A constant key is added only once.
+            # An entry with a constant key is added only once.
             return found.defined
         case ast.Call(ast.Attribute(owner, method)) if _last_name(owner) == name:
             # Libraries have methods such as `add_module`.
@@ -222,7 +222,7 @@ def _changed(node: ast.AST, name: str, is_repeated: bool, found: Lines) -> list[
             return found.added
         case ast.Assign(targets) if name in map(_last_name, parts := [*_unpacked(targets)]):
             [target] = [each for each in parts if _last_name(each) == name][:1]
-            # This also applies to an assignment to a constant key.
+            # An assignment to a constant key adds an entry only once, too.
             if isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Constant):
                 return found.removed if isinstance(target.slice, ast.Slice) else found.added
             return found.assigned if is_repeated else found.defined

@@ -164,7 +164,6 @@ class _Measurement:
             # hours.
             self._find_capacities(growing_container(path, before.entries, self._entries) or "")
         grown |= {each.pattern: each for each in graphs.holders[:_MOST_GRAPHS]}
-        # Objects of an extension may hold memory that is not seen here.
         owners = Owners(self._owners, self._entries, self._calls, before)
         causes = {path: owners.cause_of(path, graph) for path, graph in grown.items()}
         # Objects of an extension may hold memory that is not seen here.
@@ -345,9 +344,9 @@ def _waiting_frame(value: Any) -> types.FrameType | None:
 
 
 def _frames(existing: Iterable[Any]) -> Iterator[types.FrameType]:
-    """Yield the frames of all threads, innermost first, and then those of waiting coroutines and generators.
+    """Yield the frames of running functions, then the frames of suspended coroutines and generators.
 
-    Frames of heapwatch and of test runners are omitted.
+    The innermost function of each thread comes first. Frames of heapwatch and of test runners are omitted.
     """
     waiting = filter(None, map(_waiting_frame, existing))
     # Ids, because a frame that references itself is garbage later.
