@@ -93,6 +93,49 @@ def test_a_linked_list_is_named_without_repetitions(tmp_path: Path) -> None:
     assert not any(".rest.rest" in each for each in messages), messages
 
 
+def test_a_queue_of_a_library_is_a_queue(tmp_path: Path) -> None:
+    source = """
+        import collections
+        import numpy
+        class Queue:
+            def __init__(self):
+                self._queue = collections.deque()
+            def put(self, item):
+                self._queue.append(item)
+            def get(self):
+                return self._queue.popleft()
+            def full(self):
+                return False
+            put_nowait, get_nowait = put, get
+        pictures = Queue()
+        def step(number):
+            pictures.put(numpy.zeros(2_000))
+            pictures.put(numpy.zeros(2_000))
+            pictures.get()
+        """
+    messages = run(source, tmp_path)
+    expected = r"program\.pictures \(Queue, \d+ arrays, .*\) is filled faster than it is read"
+    assert any(re.match(expected, each) for each in messages), messages
+
+
+def test_callbacks_that_a_signal_stores_in_tuples_are_recognized(tmp_path: Path) -> None:
+    source = """
+        import numpy
+        class Signal:
+            def __init__(self):
+                self.receivers = []
+            def connect(self, receiver, sender):
+                self.receivers.append((sender, receiver, False))
+        finished = Signal()
+        def step(number):
+            frame = numpy.zeros(2_000)
+            finished.connect(lambda: print(frame.sum()), number)
+        """
+    messages = run(source, tmp_path)
+    expected = r"Signal\.receivers \(list, \d+ tuple objects, .*\) keeps the variables of every closure"
+    assert any(re.match(expected, each) for each in messages), messages
+
+
 @pytest.mark.parametrize("name", DECOYS)
 def test_a_similar_program_gets_no_fix(name: str, tmp_path: Path) -> None:
     messages = run(DECOYS[name], tmp_path)

@@ -23,6 +23,7 @@ import numpy as np
 
 from .code_lines import Lines, is_library
 from .graph_holders import GraphHolder, grad_fn
+from .readers import type_attribute
 from .storages import is_tensor, logical_bytes, shape_of, storage_of
 
 CONFIDENCE = 0.8
@@ -42,6 +43,7 @@ _CALLBACK = (".__self__", ".<closure ", ".<default ", ".args", ".keywords", ".fu
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
 # From a wrapper to its function, there are a tuple, a cell and perhaps a list.
 _WRAPPERS = 5
+_OF_QUEUES = frozenset({"put", "put_nowait", "get", "get_nowait", "full"})
 _LONGEST_KEY = 80
 _NUMBER = re.compile(r"\d+")
 
@@ -173,9 +175,9 @@ def newest(container: Any) -> tuple[list[Any], list[Any]]:
 
 
 def is_queue(value: Any) -> bool:
-    """Return whether an object is a queue of threads or of asyncio."""
-    modules = (sys.modules.get(name) for name in ("queue", "asyncio.queues"))
-    return any(issubclass(type(value), each.Queue) for each in modules if each is not None)
+    """Return whether an object is a queue: it has the methods of the standard library's queues."""
+    bases = type_attribute(type(value), "__mro__")
+    return {name for each in bases for name in type_attribute(each, "__dict__")} >= _OF_QUEUES
 
 
 def _share(found: Iterable[bool]) -> float:
@@ -302,7 +304,10 @@ def _callbacks(evidence: Evidence) -> Advice | None:
 
 
 def _are_callables(values: list[Any]) -> bool:
-    return _share(issubclass(type(each), _CALLABLES) for each in values) >= CONFIDENCE
+    # Signals store a callback in a tuple with its sender.
+    entries = (each if type(each) is tuple else (each,) for each in values)
+    found = (any(issubclass(type(part), _CALLABLES) for part in entry) for entry in entries)
+    return _share(found) >= CONFIDENCE
 
 
 def _losses(evidence: Evidence) -> Advice | None:

@@ -13,6 +13,7 @@ import inspect
 import logging
 import mmap
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -196,6 +197,13 @@ def lru_cache(o: Any) -> Iterator[Child]:
     return _elements(held, len(held), ".<cache>[{}]")
 
 
+def thread_local(o: Any) -> Iterator[Child]:
+    """Yield the attributes of a `threading.local` in all threads."""
+    by_thread = (each for each in gc.get_referents(o) if type(each) is dict)
+    for each in (each for held in by_thread for each in list(held.values()) if type(each) is dict):
+        yield from ((f".{name}", value, 1.0) for name, value in list(each.items()))
+
+
 def slot_values(slots: list[tuple[str, Any]], o: Any) -> Iterator[Child]:
     """Yield the values of `__slots__` from (name, descriptor) pairs."""
     for name, descriptor in slots:
@@ -317,6 +325,7 @@ _LANGUAGE: dict[type, Reader] = {
     types.TracebackType: traceback,
     types.FrameType: frame,
     functools._lru_cache_wrapper: lru_cache,
+    threading.local: thread_local,
 }
 _POINTER = 8
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
