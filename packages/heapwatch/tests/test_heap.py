@@ -208,6 +208,30 @@ def test_the_value_of_a_context_variable_is_named_by_it() -> None:
     assert list(grown(before, measure_heap({}, is_whole=False))) == ["contextvar gathered"]
 
 
+def test_what_a_traceback_reaches_has_a_shorter_name_if_there_is_one() -> None:
+    KEPT["errors"], KEPT["frames"] = [], []
+
+    def fail(frames: list[bytes]) -> None:
+        raise ValueError(len(frames))
+
+    before = measure_heap({}, is_whole=False)
+    KEPT["frames"].append(bytes(MB))
+    try:
+        fail(KEPT["frames"])
+    except ValueError as error:
+        KEPT["errors"].append(error)
+    assert list(grown(before, measure_heap({}, is_whole=False))) == [f"module {__name__}.KEPT['frames']"]
+
+
+def test_an_attribute_of_a_thread_is_named_by_its_local() -> None:
+    KEPT["local"] = threading.local()
+    KEPT["local"].requests = []
+    before = measure_heap({}, is_whole=False)
+    KEPT["local"].requests.append(bytes(MB))
+    found = grown(before, measure_heap({}, is_whole=False))
+    assert list(found) == [f"module {__name__}.KEPT['local'].requests"]
+
+
 def test_what_the_roots_reach_counts_under_their_names() -> None:
     loop = Owner()
     before = measure_heap({"loop": loop}, is_whole=False)

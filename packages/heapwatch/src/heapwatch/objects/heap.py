@@ -97,6 +97,10 @@ def _tracked() -> list[Any]:
     return found
 
 
+# The name and the object.
+_Start = tuple[str, Any]
+
+
 class _Measurement:
     """One walk over `existing`: the objects tracked by the garbage collector, without plain tuples."""
 
@@ -134,9 +138,8 @@ class _Measurement:
             self._visitor.seen.update(map(id, (each, *parts, *inner)))
         # An event loop leads to the whole program, so it is visited last.
         self._visitor.seen.update(map(id, self._loops))
-        for start in self._starts(roots):
-            self._variables.add(start[0])
-            for found in self._visitor.visit([start]):
+        for starts in self._stages(roots):
+            for found in self._visitor.visit(self._noted(starts)):
                 self._count(found)
         kept, totals = {}, {}
         for device, paths in self._held.items():
@@ -178,35 +181,45 @@ class _Measurement:
         values = newest(self._owners[path])[1]
         return not all(issubclass(type(each), _PLAIN) for each in (*values, *gc.get_referents(*values)))
 
-    def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _stages(self, roots: Mapping[str, Any]) -> Iterator[Iterable[_Start]]:
         """Yield all objects reachable by name, the user's objects before libraries, then the rest."""
-        yield from roots.items()
+        yield roots.items()
+        # Globals and classes outlive variables.
+        yield chain(self._defined(of_libraries=False), self._running())
+        if self._is_whole:
+            yield self._defined(of_libraries=True)
+            yield self._nameless()
+
+    def _noted(self, starts: Iterable[_Start]) -> Iterator[_Start]:
+        for name, value in starts:
+            self._variables.add(name)
+            yield name, value
+
+    def _defined(self, of_libraries: bool) -> Iterator[_Start]:
+        """Yield the globals and the class attributes of the user's modules or of libraries."""
         read = type_attribute(types.ModuleType, "__dict__")["__dict__"].__get__
         namespaces = [read(m) for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
-        classes = [each for each in self._existing if issubclass(type(each), type)]
-        for of_libraries in (False, True) if self._is_whole else (False,):
-            chosen = [namespace for namespace in namespaces if _is_library(namespace) is of_libraries]
-            names = {namespace.get("__name__") for namespace in chosen}
-            for namespace in chosen:
-                name = namespace.get("__name__")
-                self._modules[f"module {name}"] = sys.modules.get(name)
-                yield from _members(f"module {name}", namespace)
-            for each in classes:
-                module = type_attribute(each, "__module__")
-                if (module in names) if type(module) is str else of_libraries:
-                    yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
-            # Globals and classes outlive variables.
-            if not of_libraries:
-                yield from _variables(_frames(self._starting))
-                contexts = (each for each in self._starting if type(each) is contextvars.Context)
-                pairs = (pair for context in contexts for pair in context.items())
-                yield from (("".join(("contextvar ", variable.name)), value) for variable, value in pairs)
-                self._visitor.seen.difference_update(map(id, self._loops))
-                yield from ((f"event loop {type_name(type(each))}", each) for each in self._loops)
-        if self._is_whole:
-            yield from self._nameless()
+        chosen = [namespace for namespace in namespaces if _is_library(namespace) is of_libraries]
+        names = {namespace.get("__name__") for namespace in chosen}
+        for namespace in chosen:
+            name = namespace.get("__name__")
+            self._modules[f"module {name}"] = sys.modules.get(name)
+            yield from _members(f"module {name}", namespace)
+        for each in (each for each in self._existing if issubclass(type(each), type)):
+            module = type_attribute(each, "__module__")
+            if (module in names) if type(module) is str else of_libraries:
+                yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
 
-    def _nameless(self) -> Iterator[tuple[str, Any]]:
+    def _running(self) -> Iterator[_Start]:
+        """Yield the variables of functions, the values of context variables, and the event loops."""
+        yield from _variables(_frames(self._starting))
+        contexts = (each for each in self._starting if type(each) is contextvars.Context)
+        pairs = (pair for context in contexts for pair in context.items())
+        yield from (("".join(("contextvar ", variable.name)), value) for variable, value in pairs)
+        self._visitor.seen.difference_update(map(id, self._loops))
+        yield from ((f"event loop {type_name(type(each))}", each) for each in self._loops)
+
+    def _nameless(self) -> Iterator[_Start]:
         """Yield the objects that the garbage collector tracks but no name reaches."""
         self._skip_unsampled()
         for value in self._existing:

@@ -1,12 +1,14 @@
 """Walk over the objects reachable from named roots, and find tensors and arrays with their paths."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
-from .readers import PRIMITIVE_IDS, Child, Children, Kind, Role, referents
+from .readers import PRIMITIVE_IDS, Child, Children, Kind, Role, exception, referents, traceback
 
 # Longer paths, such as in a linked list, are cut off.
 _LONGEST_PATH = 240
@@ -64,6 +66,10 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
     return result
 
 
+# Path, pattern, weight and object.
+_Place = tuple[str, str, float, Any]
+
+
 class Visitor:
     """Visits reachable objects once, depth first, on request also numbers, strings and libraries."""
 
@@ -80,9 +86,13 @@ class Visitor:
         self._patterns: dict[str, str] = {}
 
     def visit(self, starts: Iterable[tuple[str, Any]]) -> Iterator[Found]:
-        """Yield each object before the objects that it references."""
-        for name, start in starts:
-            stack = [(name, pattern_of(name), 1.0, start)]
+        """Yield each object before the objects that it references. Those of exceptions come last.
+
+        The variables of a traceback may lead to the whole program, which has shorter paths too.
+        """
+        postponed = deque[list[_Place]]()
+        first = ([(name, pattern_of(name), 1.0, start)] for name, start in starts)
+        for stack in chain(first, _drained(postponed)):
             while stack:
                 path, pattern, weight, value = stack.pop()
                 if id(value) in self.seen or id(type(value)) in self._skipped:
@@ -95,13 +105,21 @@ class Visitor:
                 if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
                     self.sampled_containers.append(value)
+                found = stack
+                if exception in kind.readers or traceback in kind.readers:
+                    postponed.append(found := [])
                 for step, child, share in reversed(held):
                     if step not in self._patterns:
                         self._patterns[step] = pattern_of(step)
                     where = path, pattern
                     if len(path) <= _LONGEST_PATH:
                         where = path + step, pattern + self._patterns[step]
-                    stack.append((*where, weight * share, child))
+                    found.append((*where, weight * share, child))
+
+
+def _drained(queue: deque[list[_Place]]) -> Iterator[list[_Place]]:
+    while queue:
+        yield queue.popleft()
 
 
 def _held(value: Any, kind: Kind) -> list[Child]:
