@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from heapwatch.objects.growth import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growing_container
+from heapwatch.objects.growth import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growing_container, sources_of
 from heapwatch.objects.heap import growth_sources, measure_heap
 from torch import nn
 
@@ -230,6 +230,21 @@ def test_an_attribute_of_a_thread_is_named_by_its_local() -> None:
     KEPT["local"].requests.append(bytes(MB))
     found = grown(before, measure_heap({}, is_whole=False))
     assert list(found) == [f"module {__name__}.KEPT['local'].requests"]
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.1, "always"), (1.0, "until it is emptied")])
+def test_a_container_that_is_emptied_again_comes_after_one_that_always_grows(
+    share: float, first: str
+) -> None:
+    KEPT["until it is emptied"], KEPT["always"] = [], [bytes(MB) for _ in range(8)]
+    before = measure_heap({}, is_whole=False)
+    # If a tenth of the judged steps adds 3 MB to a container, and it has always grown, it holds 30 MB.
+    KEPT["always"].append(bytes(MB))
+    KEPT["until it is emptied"] += [bytes(MB) for _ in range(3)]
+    now = measure_heap({}, is_whole=False, before=before, share=share)
+    found = sources_of(before, now, 1, 4 * MB)
+    assert f"KEPT['{first}'] holds" in found.lines[0], found.lines
+    assert found.messages[0].owner.endswith(f"KEPT['{first}']"), found.messages
 
 
 def test_what_the_roots_reach_counts_under_their_names() -> None:

@@ -169,6 +169,12 @@ class LeakDetector:
         """Return the steps in the window, oldest first."""
         return self._in_order()[:, 0]
 
+    @property
+    def judged_steps(self) -> float:
+        """Number of steps from the first to the last judged sample of the window."""
+        steps = self.steps()
+        return float(steps[-1] - steps[len(steps) // 3]) if len(steps) else 0.0
+
     def history(self) -> NDArray[np.float64]:
         """Return all samples since the last event, in bytes, oldest first, thinned to the window's length."""
         return self._history[: -(-self._count // self._spacing), 1].copy()

@@ -15,7 +15,7 @@ from ..counters.glibc import in_use_bytes, malloc_bytes, trim_heap
 from ..counters.process import memory_counters, shared_bytes
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
-from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Message, resource_sources, sources_of
+from ..objects.growth import ELSEWHERE, NATIVE, GrowthSources, Heap, Message, resource_sources, sources_of
 from ..objects.heap import growth_sources, measure_heap
 from .children import CHILD_MEMORY, ChildProcesses
 from .detector import (
@@ -99,10 +99,8 @@ class MemoryGuard:
         self._watched: dict[WatchedCounter, LeakDetector] = {}
         self._awaited = set(events)
         self._watch(on_cuda=False)
-        # The time of the first comparable sample, and the number of such samples.
-        self._began, self._samples = 0.0, 0
-        # The steps of the first and the last comparable sample.
-        self._began_at = self._step = 0
+        # The time and the step of the first comparable sample, the last step, and the number of such samples.
+        self._began, self._began_at, self._step, self._samples = 0.0, 0, 0, 0
         self._suspicion: Suspicion | None = None
         self._growths: dict[WatchedCounter, Growth] = {}
         self._children = ChildProcesses(threshold_mb * _BYTES_PER_MB)
@@ -304,8 +302,7 @@ class MemoryGuard:
         """Return a known source, or at least half of its objects: such as tensors in shared memory."""
         if not lines:
             return GrowthSources((), is_named=False)
-        with self._searching():
-            heap = measure_heap(roots, suspicion.heap.is_whole, suspicion.heap)
+        heap = self._heap_since(suspicion, counter, roots)
         steps, rise = self._step - suspicion.step, suspicion.rise(counter)
         if counter.unit == "MB":
             found = sources_of(suspicion.heap, heap, steps, rise)
@@ -350,8 +347,7 @@ class MemoryGuard:
     def _search(self, counter: WatchedCounter, growth: Growth, suspicion: Suspicion, roots: _Roots) -> bool:
         """Search for the holder of recent growth. Return False if the next test must search again."""
         device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
-        with self._searching():
-            heap = measure_heap(roots, since.heap.is_whole, since.heap)
+        heap = self._heap_since(since, counter, roots)
         found = sources_of(since.heap, heap, self._step - since.step, since.rise(counter), device)
         for each in found.messages:
             if each.sizes:
@@ -370,6 +366,12 @@ class MemoryGuard:
         elif not growth.found.is_named:
             growth.found = found
         return True
+
+    def _heap_since(self, since: Suspicion, counter: WatchedCounter, roots: _Roots) -> Heap:
+        """Measure the heap, and describe what has grown since an earlier state."""
+        share = (self._step - since.step) / max(1.0, self._watched[counter].judged_steps)
+        with self._searching():
+            return measure_heap(roots, since.heap.is_whole, since.heap, share)
 
     def _outside(self, counter: WatchedCounter, suspicion: Suspicion, line: str, held: float = 0) -> Message:
         """Describe growth outside Python. Python objects hold `held` bytes of the counter."""

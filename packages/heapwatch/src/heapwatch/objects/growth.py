@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +101,8 @@ class Heap:
     """By path, for the paths that grew since the reference."""
     resources: dict[str, int]
     """Number of objects of each class that is known for leaks (`patterns.py`), and of files by path."""
+    share: float = 1.0
+    """Share of the judged steps that lie after the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +149,8 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
     messages = _Messages(before, now, steps, device)
     lines = _grown_graphs(before, now, steps, max(_LEAST_BYTES, _EXPLAINED * rise_bytes), messages)
     if lines or risen >= _EXPLAINED * rise_bytes:
-        paths = grown_paths(
-            before.held.get(device, {}), now.held.get(device, {}), before.entries, now.entries
-        )
+        held = before.held.get(device, {}), now.held.get(device, {})
+        paths = grown_paths(*held, before.entries, now.entries, now.share)
         filling = {path: _filling(path, before, now, steps) for path in paths}
         # Containers that are filling come last.
         named = sorted(paths, key=lambda path: filling[path] is not None)
@@ -231,8 +232,9 @@ class _Messages:
             self._filling[cause.path] = filled.message(level, (size - rate * self._steps, size))
 
     def texts(self) -> tuple[Message, ...]:
-        """Return the sentences, those with the largest growth first."""
-        found = sorted(self._found.values(), key=lambda each: -each[2])
+        """Return the sentences, those with the largest lasting growth first."""
+        share = self._now.share / self._steps
+        found = sorted(self._found.values(), key=lambda each: -min(each[2], each[1] * share))
         # A block of code counts as one step.
         per_step = " per step" if self._steps > 1 else ""
         known = list[Message]()
@@ -329,18 +331,26 @@ def containers(path: str) -> list[str]:
 
 
 def grown_paths(
-    before: Mapping[str, float], after: Mapping[str, float], entries_before: _Entries, entries: _Entries
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    entries_before: _Entries,
+    entries: _Entries,
+    share: float = 1.0,
 ) -> dict[str, float]:
     """Return the largest path of each growing container, with the growth of the container in bytes.
 
-    At most three are returned, largest first. A path without a growing container counts separately.
+    At most three are returned, those with the largest lasting growth first. A path without a growing
+    container counts separately. A container that has grown in all judged steps holds at least its growth
+    since `before`, divided by the `share` of these steps. One that is filled and emptied again may have grown
+    faster since `before`, but holds less, so only this share of its bytes counts as lasting growth.
     """
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
-    total, largest = dict[str, float](), dict[str, str]()
+    total, lasting, largest = defaultdict[str, float](float), defaultdict[str, float](float), dict[str, str]()
     for path in sorted((path for path in growth if growth[path] > 0), key=lambda path: -growth[path]):
         name = growing_container(path, entries_before, entries) or path
-        total[name] = total.get(name, 0.0) + growth[path]
+        total[name] += growth[path]
+        lasting[name] += min(growth[path], share * after[path])
         largest.setdefault(name, path)
-    top = sorted(total, key=lambda name: -total[name])[:_TOP]
-    least = max(_LEAST_BYTES, _LEAST_SHARE * total[top[0]]) if top else 0.0
-    return {largest[name]: total[name] for name in top if total[name] > least}
+    top = sorted(lasting, key=lambda name: -lasting[name])[:_TOP]
+    least = max(_LEAST_BYTES, _LEAST_SHARE * lasting[top[0]]) if top else 0.0
+    return {largest[name]: total[name] for name in top if lasting[name] > least}

@@ -63,13 +63,15 @@ def growth_sources(
     return sources_of(before, measure_heap(roots, before.is_whole, before), steps, rise_bytes, device)
 
 
-def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None = None) -> Heap:
+def measure_heap(
+    roots: Mapping[str, Any], is_whole: bool, before: Heap | None = None, share: float = 1.0
+) -> Heap:
     """Measure the Python heap.
 
     `roots` maps names to long-lived objects. Objects that are not reachable from them are reported by module,
     class or function. For the objects with most of the growth since `before`, the source of the class is read
     to find their capacity. Containers of more than 1,024 objects are sampled and extrapolated. The
-    measurement runs no code of visited objects and keeps no reference to them.
+    measurement runs no code of visited objects and keeps no reference to them. `share` is as in `Heap`.
 
     Cost: 0.3 s, or 3 s for the whole heap, in a process that has imported PyTorch on a busy machine, plus 15
     us per graph node.
@@ -79,7 +81,7 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None =
     for each in filter(is_tensor, _tracked() if is_whole else ()):
         # Reading creates the gradient's Python object. Created now, it does not count as growth later.
         gradient_of(each)
-    return _Measurement(_tracked(), is_whole).of(roots, before)
+    return _Measurement(_tracked(), is_whole).of(roots, before, share)
 
 
 def _tracked() -> list[Any]:
@@ -129,7 +131,7 @@ class _Measurement:
         waiting = (frame for each in self._starting if (frame := _waiting_frame(each)) is not None)
         self._calls = Counter(f"calls of {frame.f_code.co_name}" for frame in waiting)
 
-    def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
+    def of(self, roots: Mapping[str, Any], before: Heap | None, share: float) -> Heap:
         """Measure the heap from `roots`, with `before` as reference."""
         # Skip previous measurements.
         for each in (each for each in self._existing if type(each) is Heap):
@@ -149,19 +151,19 @@ class _Measurement:
         resources |= self._files | self._calls
         graphs = measure_graphs(self._reachable, variables=self._variables)
         if before is not None:
-            causes |= self._causes(before, kept, graphs)
+            causes |= self._causes(before, kept, graphs, share)
         named = {name for paths in kept.values() for path in paths for name in containers(path)}
         entries = {name: self._entries[name] for name in named & self._entries.keys()}
-        return Heap(kept, totals, graphs, self._is_whole, self._stores, entries, causes, resources)
+        return Heap(kept, totals, graphs, self._is_whole, self._stores, entries, causes, resources, share)
 
     def _causes(
-        self, before: Heap, held: Mapping[str, Mapping[str, float]], graphs: GraphReport
+        self, before: Heap, held: Mapping[str, Mapping[str, float]], graphs: GraphReport, share: float
     ) -> dict[str, Cause]:
         """Find the capacities of the containers that grew, and describe the holders of the growth."""
         grown = dict[str, GraphHolder | None]()
         for device, paths in held.items():
             was = before.held.get(device, {})
-            grown |= dict.fromkeys(grown_paths(was, paths, before.entries, self._entries))
+            grown |= dict.fromkeys(grown_paths(was, paths, before.entries, self._entries, share))
         for path in grown:
             # Only classes above a growing container bound it. Reading the class of a pandas table would take
             # hours.
