@@ -118,6 +118,7 @@ class _Measurement:
         self._entries: dict[str, int] = {}
         self._owners: dict[str, Any] = {}
         self._modules: dict[str, Any] = {}
+        self._capacities = Capacities()
         self._files = Counter[str]()
         asyncio = sys.modules.get("asyncio")
         # Another thread may be importing it.
@@ -287,10 +288,9 @@ class _Measurement:
 
     def _find_capacities(self, path: str) -> None:
         """Record the fill level of a container at a path if the code of an object on the path bounds it."""
-        capacities = Capacities()
         for start, owner in (*self._owners.items(), *self._modules.items()):
             if path.startswith(start) and path[len(start) :][:1] in ("", ".", "["):
-                for bound in capacities.of(owner):
+                for bound in self._capacities.of(owner):
                     known = self._stores.setdefault(f"{start}{bound.path}", bound)
                     # If several numbers bound it, the relevant one is the next that the length will reach.
                     is_next = known.held >= known.capacity or bound.held < bound.capacity < known.capacity
