@@ -2,8 +2,8 @@
 
     python benchmarks/watched/collect.py <folder of the leaks> <folder of clean programs>... --out <folder>
 
-`--out` receives `leaks.jsonl` in the order of `injections.py` and `held_out.py`, `clean.jsonl`,
-`versions.txt`, and `output.txt` with all lines that heapwatch printed.
+`--out` receives `leaks.jsonl` in the order of `injections.py`, `held_out.py` and `held_out_again.py`,
+`clean.jsonl`, `versions.txt`, and `output.txt` with all lines that heapwatch printed.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from held_out import HELD_OUT
+from held_out_again import HELD_OUT_AGAIN
 from injections import INJECTIONS
 
 LATE_SECONDS = 90
@@ -64,7 +65,8 @@ def main() -> None:
     parser.add_argument("clean", type=Path, nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    order = {(each.program, each.name): number for number, each in enumerate((*INJECTIONS, *HELD_OUT))}
+    every = (*INJECTIONS, *HELD_OUT, *HELD_OUT_AGAIN)
+    order = {(each.program, each.name): number for number, each in enumerate(every)}
     leaks = sorted(rows_of(asked.leaks / "leaks.jsonl"), key=lambda row: order[row["program"], row["name"]])
     clean = [(row, folder) for folder in asked.clean for row in rows_of(folder / "clean.jsonl")]
     all_rows = [*leaks, *(row for row, _ in clean)]
