@@ -247,6 +247,42 @@ def test_a_container_that_is_emptied_again_comes_after_one_that_always_grows(
     assert found.messages[0].owner.endswith(f"KEPT['{first}']"), found.messages
 
 
+def test_a_dict_of_names_that_always_grows_comes_before_a_list_that_is_emptied() -> None:
+    names = "ABCDEFGHIJKLMNOPQRST"
+    KEPT["by name"], KEPT["until it is emptied"] = {name: bytes(MB) for name in names[:16]}, []
+    before = measure_heap({}, is_whole=False)
+    KEPT["by name"] |= {name: bytes(MB) for name in names[16:]}
+    KEPT["until it is emptied"] += [bytes(MB) for _ in range(5)]
+    now = measure_heap({}, is_whole=False, before=before, share=0.2)
+    found = sources_of(before, now, 1, 9 * MB)
+    assert "KEPT['by name']" in found.lines[0], found.lines
+    assert found.messages[0].owner.endswith("KEPT['by name']"), found.messages
+
+
+def test_a_leak_that_has_just_started_is_named() -> None:
+    KEPT["late"] = []
+    before = measure_heap({}, is_whole=False)
+    KEPT["late"] += [bytes(MB // 20) for _ in range(4)]
+    for share in (0.0, 0.01):
+        now = measure_heap({}, is_whole=False, before=before, share=share)
+        assert "KEPT['late'] holds" in sources_of(before, now, 1, MB / 5).lines[0]
+
+
+class Connections(threading.local):
+    def __init__(self, table: list[bytes]) -> None:
+        pass
+
+
+def test_the_arguments_of_a_thread_local_have_a_name() -> None:
+    table: list[bytes] = []
+    KEPT["local"] = Connections(table)
+    before = measure_heap({}, is_whole=False)
+    table.append(bytes(MB))
+    del table
+    [path] = grown(before, measure_heap({}, is_whole=False))
+    assert path.startswith(f"module {__name__}.KEPT['local'].<Connections *>"), path
+
+
 def test_what_the_roots_reach_counts_under_their_names() -> None:
     loop = Owner()
     before = measure_heap({"loop": loop}, is_whole=False)

@@ -136,6 +136,18 @@ def test_callbacks_that_a_signal_stores_in_tuples_are_recognized(tmp_path: Path)
     assert any(re.match(expected, each) for each in messages), messages
 
 
+def test_a_log_of_functions_and_their_arguments_is_no_list_of_callbacks(tmp_path: Path) -> None:
+    source = """
+        import types
+        import numpy
+        log = []
+        def step(number):
+            log.append((step, types.SimpleNamespace(args=(numpy.zeros(2_000),))))
+        """
+    messages = run(source, tmp_path)
+    assert messages and not any(map(FIXES.search, messages)), messages
+
+
 @pytest.mark.parametrize("name", DECOYS)
 def test_a_similar_program_gets_no_fix(name: str, tmp_path: Path) -> None:
     messages = run(DECOYS[name], tmp_path)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ LIKELY = "the container that gained most objects"
 ELSEWHERE = "not held by the run or by user modules; the whole Python heap is searched next"
 
 _TOP = 3
+# Holders with the fastest growth, whose size is read.
+_CANDIDATES = 30
 # Smaller growth is noise in any run.
 _LEAST_BYTES = 20_000
 # Other holders are reported only from this share of the largest holder's growth.
@@ -345,12 +347,16 @@ def grown_paths(
     faster since `before`, but holds less, so only this share of its bytes counts as lasting growth.
     """
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
-    total, lasting, largest = defaultdict[str, float](float), defaultdict[str, float](float), dict[str, str]()
+    total, largest = dict[str, float](), dict[str, str]()
     for path in sorted((path for path in growth if growth[path] > 0), key=lambda path: -growth[path]):
         name = growing_container(path, entries_before, entries) or path
-        total[name] += growth[path]
-        lasting[name] += min(growth[path], share * after[path])
+        total[name] = total.get(name, 0.0) + growth[path]
         largest.setdefault(name, path)
+    fastest = [name for name in sorted(total, key=lambda name: -total[name]) if total[name] > _LEAST_BYTES]
+    lasting = {name: min(total[name], share * _below(name, after)) for name in fastest[:_CANDIDATES]}
     top = sorted(lasting, key=lambda name: -lasting[name])[:_TOP]
-    least = max(_LEAST_BYTES, _LEAST_SHARE * lasting[top[0]]) if top else 0.0
-    return {largest[name]: total[name] for name in top if lasting[name] > least}
+    # A leak that has just started holds little, but grows fast.
+    least, least_lasting = (_LEAST_SHARE * max(each.values(), default=0.0) for each in (total, lasting))
+    return {
+        largest[name]: total[name] for name in top if total[name] > least or lasting[name] > least_lasting
+    }

@@ -191,7 +191,8 @@ class _Measurement:
         yield chain(self._defined(of_libraries=False), self._running())
         if self._is_whole:
             yield self._defined(of_libraries=True)
-            yield self._nameless()
+            # One at a time: the contents of an exception belong to it, not to the rest.
+            yield from ([start] for start in self._nameless())
 
     def _noted(self, starts: Iterable[_Start]) -> Iterator[_Start]:
         for name, value in starts:

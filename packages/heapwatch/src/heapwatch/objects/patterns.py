@@ -43,7 +43,9 @@ _CALLBACK = (".__self__", ".<closure ", ".<default ", ".args", ".keywords", ".fu
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
 # From a wrapper to its function, there are a tuple, a cell and perhaps a list.
 _WRAPPERS = 5
-_OF_QUEUES = frozenset({"put", "put_nowait", "get", "get_nowait", "full"})
+_OF_QUEUES = "put", "put_nowait", "get", "get_nowait", "full"
+# Signals store a callback in a tuple with its sender.
+_IN_TUPLES = re.compile(r"\[\*\]\[\*\]\.(__self__|<closure |<default )")
 _LONGEST_KEY = 80
 _NUMBER = re.compile(r"\d+")
 
@@ -176,8 +178,8 @@ def newest(container: Any) -> tuple[list[Any], list[Any]]:
 
 def is_queue(value: Any) -> bool:
     """Return whether an object is a queue: it has the methods of the standard library's queues."""
-    bases = type_attribute(type(value), "__mro__")
-    return {name for each in bases for name in type_attribute(each, "__dict__")} >= _OF_QUEUES
+    spaces = [type_attribute(each, "__dict__") for each in type_attribute(type(value), "__mro__")]
+    return all(any(name in space for space in spaces) for name in _OF_QUEUES)
 
 
 def _share(found: Iterable[bool]) -> float:
@@ -296,6 +298,10 @@ def _callbacks(evidence: Evidence) -> Advice | None:
     if evidence.lines.removed or not any(step in evidence.inner for step in _CALLBACK):
         return None
     values = newest(evidence.container)[1]
+    if _IN_TUPLES.match(evidence.inner) and all(type(each) is tuple for each in values):
+        values = [
+            max(each, key=lambda part: issubclass(type(part), _CALLABLES), default=None) for each in values
+        ]
     if _share(issubclass(type(each), types.MethodType) for each in values) >= CONFIDENCE:
         effect, fix = "keeps the object of every bound method", "Store weakref.WeakMethod(callback)"
         return Advice(effect, f"{fix}, or remove the callback with its owner.")
@@ -304,10 +310,7 @@ def _callbacks(evidence: Evidence) -> Advice | None:
 
 
 def _are_callables(values: list[Any]) -> bool:
-    # Signals store a callback in a tuple with its sender.
-    entries = (each if type(each) is tuple else (each,) for each in values)
-    found = (any(issubclass(type(part), _CALLABLES) for part in entry) for entry in entries)
-    return _share(found) >= CONFIDENCE
+    return _share(issubclass(type(each), _CALLABLES) for each in values) >= CONFIDENCE
 
 
 def _losses(evidence: Evidence) -> Advice | None:

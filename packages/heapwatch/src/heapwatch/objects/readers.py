@@ -40,9 +40,8 @@ _PRIMITIVES = (
     *(type(None), type(Ellipsis), type(NotImplemented)),
 )
 PRIMITIVE_IDS = set(map(id, _PRIMITIVES))
-"""Ids of the types without references. Ids are used, because a metaclass may define the hash of a type.
-
-Every new `Children` adds the types of PyTorch."""
+"""Ids of the types without references, because a metaclass may define the hash of a type. Every new
+`Children` adds the types of PyTorch."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
@@ -198,10 +197,12 @@ def lru_cache(o: Any) -> Iterator[Child]:
 
 
 def thread_local(o: Any) -> Iterator[Child]:
-    """Yield the attributes of a `threading.local` in all threads."""
-    by_thread = (each for each in gc.get_referents(o) if type(each) is dict)
-    for each in (each for held in by_thread for each in list(held.values()) if type(each) is dict):
-        yield from ((f".{name}", value, 1.0) for name, value in list(each.items()))
+    """Yield the attributes of a `threading.local` in all threads, and the arguments that created it."""
+    for held in (each for each in gc.get_referents(o) if type(each) is dict):
+        # The keys are weak references to the threads.
+        threads = [each for key, each in list(held.items()) if type(key) is weakref.ref]
+        yield from (child for each in threads if type(each) is dict for child in _named(each))
+    yield from referents(o)
 
 
 def slot_values(slots: list[tuple[str, Any]], o: Any) -> Iterator[Child]:
@@ -273,8 +274,10 @@ def _is_traced(frame: types.FrameType) -> bool:
 def _own_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
     own = dictionary.__get__(o)
     # A C type may return any object, or have no dictionary yet.
-    if not issubclass(type(own), dict):
-        return
+    yield from _named(own) if issubclass(type(own), dict) else ()
+
+
+def _named(own: dict[Any, Any]) -> Iterator[Child]:
     for name, value, weight in sample_evenly(dict.items(own), dict.__len__(own)):
         yield f".{name}" if type(name) is str else f".<{type_name(type(name))}>", value, weight
 
@@ -302,9 +305,7 @@ _CLOSED = (
     *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
 )
 _LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
-_LIBRARY_MODULES = tuple(
-    "torch._ torch.fx. torch.cuda. numpy. importlib. _frozen_importlib. _thread.".split()
-)
+_LIBRARY_MODULES = (*"torch._ torch.fx. torch.cuda. numpy. importlib. _frozen_importlib. _thread.".split(),)
 _LANGUAGE: dict[type, Reader] = {
     dict: items,
     list: functools.partial(sequence, list),
