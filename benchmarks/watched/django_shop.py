@@ -1,4 +1,4 @@
-"""A Django shop on a local WSGI server that takes signed orders, and a client that sends them."""
+"""A Django shop on a local WSGI server for signed orders, and a client that sends them."""
 
 import argparse
 import json

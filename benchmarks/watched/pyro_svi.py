@@ -1,4 +1,4 @@
-"""Variational inference with Pyro: factors of minibatches, which a dashboard shows now and then."""
+"""Variational inference with Pyro: factors of minibatches, shown on a dashboard now and then."""
 
 import argparse
 import time
@@ -46,7 +46,7 @@ def guide(number, rows):
 
 
 def publish(number, samples):
-    """Send the posterior to the dashboard, which takes a while."""
+    """Send the posterior to the slow dashboard."""
     time.sleep(1)
     print(f"{number} spread of the factors {samples.std(0).mean():.3f}", flush=True)
 

@@ -50,7 +50,7 @@ class Gradients(Callback):
 
 
 def stream(random, rows=128, features=48):
-    """Yield chunks whose classes drift slowly."""
+    """Yield chunks. Their classes drift slowly."""
     centers = random.standard_normal((4, features))
     while True:
         centers += 0.01 * random.standard_normal(centers.shape)

@@ -19,7 +19,7 @@ LIKELY = "the container that gained most objects"
 ELSEWHERE = "not held by the run or by user modules; the whole Python heap is searched next"
 
 _TOP = 3
-# Holders with the fastest growth, whose size is read.
+# The size is read for this many holders with the fastest growth.
 _CANDIDATES = 30
 # Smaller growth is noise in any run.
 _LEAST_BYTES = 20_000
