@@ -368,7 +368,7 @@ class MemoryGuard:
         return True
 
     def _heap_since(self, since: Suspicion, counter: WatchedCounter, roots: _Roots) -> Heap:
-        """Measure the heap, and describe what has grown since an earlier state."""
+        """Measure the heap, with an earlier state as the reference."""
         share = max(1, self._step - since.step) / max(1.0, self._watched[counter].judged_steps)
         with self._searching():
             return measure_heap(roots, since.heap.is_whole, since.heap, share)

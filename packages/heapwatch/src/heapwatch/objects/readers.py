@@ -40,8 +40,8 @@ _PRIMITIVES = (
     *(type(None), type(Ellipsis), type(NotImplemented)),
 )
 PRIMITIVE_IDS = set(map(id, _PRIMITIVES))
-"""Ids of the types without references, because a metaclass may define the hash of a type. Every new
-`Children` adds the types of PyTorch."""
+"""Ids of the types without references. A metaclass may define the hash of a type, so types are no keys. Every
+new `Children` adds the types of PyTorch."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
