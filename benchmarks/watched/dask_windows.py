@@ -63,7 +63,7 @@ def main():
             continue
         trend.add(result)
         loudest[int(np.argmax(found))] += 1
-    print(f"{trend.count} windows", trend.total.mean() / max(trend.count, 1))
+    print("windows:", trend.count, trend.total.mean() / max(trend.count, 1))
     print(failures, loudest)
 
 

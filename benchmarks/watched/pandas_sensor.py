@@ -68,4 +68,4 @@ def trends(tables):
 monitor, rising = Monitor(), 0
 for slope in trends(monitor.add(batch) for batch in read_batches()):
     rising += int((slope > 0.02).any())
-print(f"{rising} of {steps} windows have a rising sensor")
+print(f"windows with a rising sensor: {rising} of {steps}")
