@@ -297,11 +297,10 @@ def draw_training(folder: Path, target: Path) -> None:
 
 
 def rounds(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean return of the episodes that end in each round of the environments, (2, n)."""
-    frames, returns = points
+    """Return the mean frames and the mean return of the episodes of each round of the environments, (2, n)."""
     # The author counts one step per environment, so the episodes of a round end at different steps.
-    ends = np.round(frames / ROUND)
-    return np.array([[end * ROUND, returns[ends == end].mean()] for end in np.unique(ends)]).T
+    starts = np.flatnonzero(np.diff(points[0], prepend=-ROUND) > ROUND / 2)
+    return np.array([part.mean(1) for part in np.split(points, starts[1:], axis=1)]).T
 
 
 @exit_on_user_error()
