@@ -27,8 +27,8 @@ ACTOR_OUTSCALE = 0.01
 class TwoHotHead(nn.Module):
     """Predicts a number in raw units (initially exactly 0) as a distribution over exponentially spaced bins.
 
-    `bins` are the symexp of evenly spaced points in [-20, 20], mirrored so that they are exactly
-    antisymmetric.
+    `bins` are zero and the positive bins, the symexp of evenly spaced points in [0, 20]. Every positive
+    bin has a negative mirror image. Logits start with the bins and end with the mirror images, in that order.
     """
 
     bins: Tensor
@@ -36,29 +36,33 @@ class TwoHotHead(nn.Module):
     def __init__(self, feature_size: int, layers: int, config: ModelConfig) -> None:
         super().__init__()
         self.mlp = MLP(feature_size, config.units, layers)
+        # The rows are in ascending order of the bins, like the columns of the reference.
         self.out = Linear(config.units, config.bins, outscale=0.0)
-        half = symexp(torch.linspace(-20.0, 0.0, config.bins // 2 + 1))
-        self.register_buffer("bins", torch.cat([half, -half[:-1].flip(0)]), persistent=False)
+        bins = symexp(torch.linspace(-20.0, 0.0, config.bins // 2 + 1)).abs().flip(0)
+        self.register_buffer("bins", bins, persistent=False)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch bins"]:
         """Return the float32 logits of the bins.
 
-        In bfloat16, mirrored logits would differ by up to 6 %, but terms of up to 4.85e8 must cancel in
-        `mean`.
+        In `mean`, terms of up to 4.85e8 must cancel exactly, but one product of all columns rounds the last
+        columns differently. Two products of equal shape keep the weights of mirrored bins equal, bit for bit.
+        In bfloat16, mirrored logits would differ by up to 6 %.
         """
-        hidden = self.mlp(feature)
+        hidden, half = self.mlp(feature).float(), self.bins.shape[0] - 1
+        weight, bias = self.out.weight, self.out.bias
         with full_precision(hidden):
-            return self.out(hidden.float())
+            positive = F.linear(hidden, weight[half:], bias[half:])
+            negative = F.linear(hidden, weight[: half + 1].flip(0), bias[: half + 1].flip(0))
+        # The gradients of all three parts are contiguous, and so are summed in the same order.
+        return torch.cat([*positive.split((1, half), -1), negative[..., 1:]], -1)
 
     def mean(self, logits: Float[Tensor, "*batch bins"]) -> Float[Tensor, "*batch"]:
         """Return the float32 expectation in raw units. It is exactly 0 for symmetric probabilities.
 
         Mirrored probabilities are subtracted first, because bins of up to +-4.85e8 would cancel badly.
         """
-        probs = logits.float().softmax(-1)
-        half = self.bins.shape[0] // 2
-        difference = probs[..., half + 1 :] - probs[..., :half].flip(-1)
-        return (difference * self.bins[half + 1 :]).sum(-1)
+        _, positive, negative = logits.float().softmax(-1).tensor_split((1, self.bins.shape[0]), -1)
+        return ((positive - negative) * self.bins[1:]).sum(-1)
 
     def loss(
         self,
@@ -80,13 +84,14 @@ class TwoHotHead(nn.Module):
         return -(weight * logits.float().log_softmax(-1).gather(-1, index)).sum(-1)
 
     def _encode(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices (..., 2) of the bins below and above each value, and their weights."""
-        bins = self.bins
-        value = value.detach().float().clamp(bins[0], bins[-1]).contiguous().unsqueeze(-1)
-        above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
-        low, high = bins[above - 1], bins[above]
-        weight = (value - low) / (high - low)
-        return torch.cat([above - 1, above], -1), torch.cat([1.0 - weight, weight], -1)
+        """Return the indices (..., 2) of the logits of the two bins around each value, and their weights."""
+        bins, value = self.bins, value.detach().float().contiguous().unsqueeze(-1)
+        size = value.abs().clamp(max=bins[-1])
+        above = torch.searchsorted(bins, size).clamp(1, bins.shape[0] - 1)
+        weight = (size - bins[above - 1]) / (bins[above] - bins[above - 1])
+        index = torch.cat([above - 1, above], -1)
+        index = torch.where((value < 0.0) & (index > 0), index + bins.shape[0] - 1, index)
+        return index, torch.cat([1.0 - weight, weight], -1)
 
 
 class ContinueHead(nn.Module):
