@@ -92,8 +92,8 @@ def load(case: str, ranks: Ranks = ALONE) -> Golden:
     return golden
 
 
-def name_map(case: str):
-    """Yield (our name, their name, layout function)."""
+def name_map(case: str, stoch: int = 16):
+    """Yield (our name, their name, layout function) for `stoch` latents times classes."""
     yield from _rssm()
     heads = [
         ("world_model.reward", "rew", 1, "out", "logits"),
@@ -105,7 +105,7 @@ def name_map(case: str):
         heads += [("controller.actor", "pol", 3, "out", "action/mean")]
         yield from _dense("controller.actor.std_out", "pol/head/action/stddev")
         yield from _mlp("world_model.encoder.mlp", "enc/mlp{}", "enc/mlp{}norm", 3)
-        yield "world_model.decoder.mlp.0.weight", "dec/mlp/linear0/kernel", _stoch_first
+        yield "world_model.decoder.mlp.0.weight", "dec/mlp/linear0/kernel", lambda w: _deter_first(w, stoch)
         decoder = _mlp("world_model.decoder.mlp", "dec/mlp/linear{}", "dec/mlp/norm{}", 3)
         yield from (row for row in decoder if row[0] != "world_model.decoder.mlp.0.weight")
         yield from _dense("world_model.decoder.vector.0", "dec/vec/vector/pred")
@@ -167,9 +167,9 @@ def _dense(ours: str, theirs: str):
     yield f"{ours}.bias", f"{theirs}/bias", _same
 
 
-def _stoch_first(kernel: Tensor) -> Tensor:
+def _deter_first(kernel: Tensor, stoch: int) -> Tensor:
     """Reorder a kernel, because only the reference's vector decoder reads concat[stoch, deter]."""
-    return torch.cat([kernel[16:], kernel[:16]]).t()
+    return torch.cat([kernel[stoch:], kernel[:stoch]]).t()
 
 
 def _same(array: Tensor) -> Tensor:
