@@ -55,6 +55,10 @@ def results(tmp_path: Path) -> Path:
     metrics = [{"step": at, "train/opt/updates": at} | dict.fromkeys(TAGS, 0.5) for at in range(9)]
     metrics.append({"step": 1, "replay/size": 3})
     scores.with_name("training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    (tmp_path / "long_parity").mkdir()
+    for run, factor in {"author_0": 1.0, "reverie_0": 1.02, "before_0": 4.0}.items():
+        numbers = "".join(f"{at},{0.25 * factor},{at * factor}\n" for at in (800, 900))
+        (tmp_path / "long_parity" / f"{run}.csv").write_text(f"updates,value,advantage (std)\n{numbers}")
     return tmp_path / "results"
 
 
@@ -98,7 +102,7 @@ def test_the_episodes_of_the_authors_code_are_averaged_by_round(results: Path) -
     # The last of 16 episodes ends 30 steps after the first.
     assert rounds(points).T.tolist() == [[16_032.0 * at - 15, 90.0 * at] for at in range(1, 7)]
     # After a resume in the middle of a round, all rounds end half a round later.
-    late = points + [[8_000], [0]]
+    late = points + np.array([[8_000], [0]])
     assert rounds(late)[1].tolist() == rounds(points)[1].tolist()
 
 
@@ -121,6 +125,13 @@ def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
         "is at or above the author's lowest seed in 1 of them. Below: cartpole_balance (500, lowest seed "
         "596: a reason). Failed: reacher_easy."
     )
+
+
+def test_runs_on_the_same_batches_are_compared_by_seed(results: Path) -> None:
+    text = page(results)
+    assert cells(text, "value") == ["0.25", "0.255", "1"]
+    assert cells(text, "advantage (std)") == ["900", "918", "3.6e+03"]
+    assert "differ from the author's by at most 2.0 %." in text.replace("\n ", "")
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
