@@ -5,8 +5,9 @@
 
 `<run>` is a folder of `dreamerv3_run.py reacher_easy`. Batches are sampled from the first chunks of its
 replay. The first command also saves the initial parameters in `<folder>`, and the second loads them. Both
-programs compute in float32, use the settings of `dmc_proprio` in `configs.yaml`, and sample latents and
-actions with their own random numbers. They write the means of their metrics over every 100 updates.
+programs compute in float32, use the settings of `dmc_proprio` in `configs.yaml` except for the size of a
+batch, and sample latents and actions with their own random numbers. They write the means of their metrics
+over every 100 updates.
 """
 
 import csv
@@ -151,4 +152,5 @@ def reverie(run: Path, folder: Path, seed: int) -> None:
 
 if __name__ == "__main__":
     program, run, folder, seed, *checkout = sys.argv[1:]
+    Path(folder).mkdir(parents=True, exist_ok=True)
     {"author": author, "reverie": reverie}[program](Path(run), Path(folder), int(seed), *checkout)

@@ -44,16 +44,16 @@ class TwoHotHead(nn.Module):
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch bins"]:
         """Return the float32 logits of the bins.
 
-        In `mean`, terms of up to 4.85e8 must cancel exactly, but one product of all columns rounds the last
-        columns differently. Two products of equal shape keep the weights of mirrored bins equal, bit for bit.
-        In bfloat16, mirrored logits would differ by up to 6 %.
+        In `mean`, terms of up to 4.85e8 must cancel exactly. If one product computed all logits, the bias
+        gradients of the last 31 columns would be summed in another order. Two products of equal shape keep
+        mirrored parameters equal, bit for bit. In bfloat16, mirrored logits would differ by up to 6 %.
         """
         hidden, half = self.mlp(feature).float(), self.bins.shape[0] - 1
         weight, bias = self.out.weight, self.out.bias
         with full_precision(hidden):
             positive = F.linear(hidden, weight[half:], bias[half:])
             negative = F.linear(hidden, weight[: half + 1].flip(0), bias[: half + 1].flip(0))
-        # The gradients of all three parts are contiguous, and so are summed in the same order.
+        # Splitting first gives both products contiguous gradients, so that rows are summed in the same order.
         return torch.cat([*positive.split((1, half), -1), negative[..., 1:]], -1)
 
     def mean(self, logits: Float[Tensor, "*batch bins"]) -> Float[Tensor, "*batch"]:

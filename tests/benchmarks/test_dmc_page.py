@@ -56,8 +56,9 @@ def results(tmp_path: Path) -> Path:
     metrics.append({"step": 1, "replay/size": 3})
     scores.with_name("training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     (tmp_path / "long_parity").mkdir()
-    for run, factor in {"author_0": 1.0, "reverie_0": 1.02, "before_0": 4.0}.items():
-        numbers = "".join(f"{at},{0.25 * factor},{at * factor}\n" for at in (800, 900))
+    factors = {"author_0": 1.0, "author_1": 3.0, "reverie_0": 1.02, "reverie_1": 3.03, "before_0": 4.0}
+    for run, factor in factors.items():
+        numbers = "".join(f"{at},{0.25 * factor * at / 900},{at * factor}\n" for at in (800, 900))
         (tmp_path / "long_parity" / f"{run}.csv").write_text(f"updates,value,advantage (std)\n{numbers}")
     return tmp_path / "results"
 
@@ -129,8 +130,8 @@ def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
 
 def test_runs_on_the_same_batches_are_compared_by_seed(results: Path) -> None:
     text = page(results)
-    assert cells(text, "value") == ["0.25", "0.255", "1"]
-    assert cells(text, "advantage (std)") == ["900", "918", "3.6e+03"]
+    assert cells(text, "value") == ["0.25, 0.75", "0.255, 0.757", "1"]
+    assert cells(text, "advantage (std)") == ["900, 2.7e+03", "918, 2.73e+03", "3.6e+03"]
     assert "differ from the author's by at most 2.0 %." in text.replace("\n ", "")
 
 

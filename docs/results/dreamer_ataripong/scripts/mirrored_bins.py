@@ -51,10 +51,10 @@ def found_in(run: str) -> dict[str, dict[str, float]]:
     )
     result = {}
     for name, head in (("critic", controller.critic), ("reward", world_model.reward)):
-        is_far = head.bins > FAR
-        mass = (head(feature).softmax(-1)[:, is_far] * head.bins[is_far]).sum(-1)
-        weight = head.out.weight[is_far]
-        apart = (weight - head.out.weight.flip(0)[is_far]).norm() / weight.norm()
+        half, is_far = len(head.bins) - 1, head.bins > FAR
+        mass = (head(feature).softmax(-1)[:, : half + 1][:, is_far] * head.bins[is_far]).sum(-1)
+        weight, mirrored = head.out.weight[half:][is_far], head.out.weight[: half + 1].flip(0)[is_far]
+        apart = (weight - mirrored).norm() / weight.norm()
         result[name] = {
             "one side, median": float(mass.median()),
             "one side, largest": float(mass.max()),
