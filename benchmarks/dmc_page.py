@@ -44,7 +44,7 @@ ROUND = 16_000
 """Environment steps of an episode in all 16 environments."""
 AUTHOR_SCORES, AUTHOR_METRICS = "scores.jsonl", "training.jsonl"
 COMPARED = "cartpole_balance"
-"""Task that the author's code was trained on."""
+"""Task of the figure with training metrics."""
 LONG = "long_parity"
 """Folder of the results of `benchmarks/peers/dreamerv3_long.py`. `before_*` is Reverie before 7336118b."""
 LONG_UPDATES = 900
@@ -143,7 +143,7 @@ def scores_table(results: Sequence[Result], seeds: Seeds, author: Mapping[str, N
             mean = (
                 number(window_mean(author[task]))
                 if last > WINDOW[1] - ROUND
-                else f"stopped at step {last:,.0f}"
+                else f"last episode at step {last:,.0f}"
             )
             rows.append([link, "1M", "4e-05", mean, "-", "-", "-"])
         for each in (result for result in results if result.task == task):
