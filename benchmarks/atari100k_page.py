@@ -201,8 +201,8 @@ def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> st
     sentences = [
         f"Raw data exists for {len(scores)} of {count_text(games, 'game')}.",
         f"Reverie scores lower than {AGENT} in {len(lost)} of them.",
-        *([f"Scores within the range of its five seeds: {next_to_seeds(scores, within)}."] if within else []),
-        *([f"Scores below all five seeds: {next_to_seeds(scores, below)}."] if below else []),
+        *([f"Lower, but within the range of its five seeds: {next_to_seeds(scores, within)}."] if within else []),
+        *([f"Lower than all five seeds: {next_to_seeds(scores, below)}."] if below else []),
         *([f"Failed: {', '.join(failed)}. A failed run has the score of random."] if failed else []),
         f"{count_text(len(results), 'run')} used {hours:.1f} core-hours.",
     ]
@@ -255,7 +255,8 @@ python -m benchmarks.atari100k_page                  # regenerate this page
 The list has {rows} runs: one seed of each of the {games} games in a seeded random order, and two more seeds
 of Pong. All games use the settings of `experiment=fast_atari100k`. These settings come from
 `dreamer_ataripong`, which was tuned on Pong. One run on Breakout (`benchmarks/atari100k_choice.yaml`)
-confirmed them before they were frozen, and no other game was tuned."""
+confirmed them before they were frozen, and no other game was tuned. All runs were trained before a [bug in
+the reward and value heads](dmc.md#1500-updates-on-the-same-batches) was fixed."""
 
 PROTOCOL = """\
 ## Protocol

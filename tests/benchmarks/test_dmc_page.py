@@ -122,9 +122,10 @@ def test_each_run_has_a_row_and_the_first_paragraph_the_tasks_below(
     assert cells(text, "[reacher_easy, Reverie]")[2:4] == ["-", "failed with exit code 4"]
     # The run with another learning rate is not counted.
     assert text.split("\n\n")[2].replace("\n", " ") == (
-        "Raw data exists for 3 of 4 tasks. From 50,000 to 100,000 environment steps, Reverie's mean return "
-        "is at or above the author's lowest seed in 1 of them. Below: cartpole_balance (500, lowest seed "
-        "596: a reason). Failed: reacher_easy."
+        "Raw data exists for 3 of 4 tasks, with 1 million parameters for Reverie and 12 million for the "
+        "author. From 50,000 to 100,000 environment steps, Reverie's mean return is at or above the author's "
+        "lowest seed in 1 of them. Below: cartpole_balance (500, lowest seed 596: a reason). Failed: "
+        "reacher_easy."
     )
 
 
