@@ -47,6 +47,8 @@ COMPARED = "cartpole_balance"
 """Task of the figure with training metrics."""
 LONG = "long_parity"
 """Folder of the results of `benchmarks/peers/dreamerv3_long.py`. `before_*` is Reverie before 7336118b."""
+HALF = "bfloat16"
+"""Folder in `LONG` of the results in bfloat16."""
 LONG_UPDATES = 900
 """Last of the 100 updates in the table."""
 TRAINING_TAGS = {
@@ -120,8 +122,8 @@ def first_paragraph(results: Sequence[Result], seeds: Seeds) -> str:
     ]
     failed = [each.name for each in listed if each.score is None]
     sentences = [
-        f"Raw data exists for {len({each.task for each in listed})} of {count_text(len(seeds), 'task')}, with",
-        "1 million parameters for Reverie and 12 million for the author.",
+        f"Raw data exists for {len({each.task for each in listed})} of {count_text(len(seeds), 'task')},",
+        "with 1 million parameters for Reverie and 12 million for the author.",
         f"From {WINDOW[0]:,} to {WINDOW[1]:,} environment steps, Reverie's mean return is at or above the",
         f"author's lowest seed in {len(means) - len(below)} of them.",
         *([f"Below: {', '.join(below)}."] if below else []),
@@ -160,12 +162,30 @@ def scores_table(results: Sequence[Result], seeds: Seeds, author: Mapping[str, N
     return table(head, rows)
 
 
-def long_parity(folder: Path) -> dict[str, str]:
-    """Return a table of the runs on the same batches, and the largest difference after the fix."""
-    runs: dict[str, list[dict[str, float]]] = {}
+def read_long(folder: Path) -> dict[str, list[dict[str, float]]]:
+    """Return the lines of each run on the same batches, by the name of its file."""
+    runs = {}
     for file in sorted(folder.glob("*.csv")):
         lines = csv.DictReader(file.read_text().splitlines())
         runs[file.stem] = [{name: float(value) for name, value in line.items()} for line in lines]
+    return runs
+
+
+def largest_difference(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return the largest relative difference between Reverie and the author's code over all seeds."""
+    most = max(
+        abs(ours[name] / theirs[name] - 1)
+        for run, lines in runs.items()
+        if run.startswith("reverie")
+        for ours, theirs in zip(lines, runs[run.replace("reverie", "author")], strict=True)
+        for name in ours
+    )
+    return f"{most:.1%}".replace("%", " %")
+
+
+def long_parity(folder: Path) -> dict[str, str]:
+    """Return a table of the runs on the same batches, and the largest differences after the fix."""
+    runs = read_long(folder)
     programs = {"author": "Author's code", "reverie": "Reverie", "before": "Reverie before the fix"}
     rows = []
     for name in [name for name in runs["author_0"][0] if name != "updates"]:
@@ -175,15 +195,9 @@ def long_parity(folder: Path) -> dict[str, str]:
             values = [line[name] for lines in found for line in lines if line["updates"] == LONG_UPDATES]
             cells.append(", ".join(f"{value:.3g}" for value in values))
         rows.append([name, *cells])
-    most = max(
-        abs(ours[name] / theirs[name] - 1)
-        for run, lines in runs.items()
-        if run.startswith("reverie")
-        for ours, theirs in zip(lines, runs[run.replace("reverie", "author")], strict=True)
-        for name in ours
-    )
     head = [f"Mean over updates {LONG_UPDATES - 99} to {LONG_UPDATES}", *programs.values()]
-    return {"table": table(head, rows), "most": f"{most:.1%}".replace("%", " %")}
+    differences = {"most": largest_difference(runs), "half": largest_difference(read_long(folder / HALF))}
+    return {"table": table(head, rows)} | differences
 
 
 def page(folder: Path) -> str:
@@ -291,6 +305,8 @@ five updates could not reveal. Each cell lists seeds 0, 1 and 2 (before the fix:
   parameters, each metric's means over 100 updates then differ from the author's by at most {most}. The data
   are in [`long_parity`](results/long_parity). `before_*` was recorded with the previous
   `src/models/heads.py`.
+- **bfloat16.** The runs above are compiled and compute in bfloat16. With both, the metrics of seed 0 differ
+  from the author's in bfloat16 by at most {half} ([data](results/long_parity/bfloat16)).
 - **Runs.** All runs above were trained before the fix. In cartpole_balance, it changed little at first: after
   about 1,150 updates, the policy entropy was 1.308 to 1.318 in four runs of Reverie
   ([data](results/dmc_curves/cartpole_balance_author/more_runs.csv)), and 1.314 in one of the author's code
@@ -301,8 +317,8 @@ five updates could not reveal. Each cell lists seeds 0, 1 and 2 (before the fix:
 
 ```bash
 run=<folder of dreamerv3_run.py with reacher_easy>
-.venv-peers-jax/bin/python benchmarks/peers/dreamerv3_long.py author $run <folder> 0 <checkout>
-.venv/bin/python -m benchmarks.peers.dreamerv3_long reverie $run <folder> 0
+.venv-peers-jax/bin/python benchmarks/peers/dreamerv3_long.py author $run <folder> 0 float32 <checkout>
+.venv/bin/python -m benchmarks.peers.dreamerv3_long reverie $run <folder> 0 float32
 ```"""
 
 

@@ -1,13 +1,14 @@
 """1,500 updates of the author's code and of Reverie, from the same parameters and on the same batches.
 
-    .venv-peers-jax/bin/python benchmarks/peers/dreamerv3_long.py author <run> <folder> <seed> <checkout>
-    .venv/bin/python -m benchmarks.peers.dreamerv3_long reverie <run> <folder> <seed>
+    python=.venv-peers-jax/bin/python
+    $python benchmarks/peers/dreamerv3_long.py author <run> <folder> <seed> <precision> <checkout>
+    .venv/bin/python -m benchmarks.peers.dreamerv3_long reverie <run> <folder> <seed> <precision>
 
 `<run>` is a folder of `dreamerv3_run.py reacher_easy`. Batches are sampled from the first chunks of its
-replay. The first command also saves the initial parameters in `<folder>`, and the second loads them. Both
-programs compute in float32, use the settings of `dmc_proprio` in `configs.yaml` except for the size of a
-batch, and sample latents and actions with their own random numbers. They write the means of their metrics
-over every 100 updates.
+replay. The first command also saves the initial parameters in `<folder>`, and the second loads them.
+`<precision>` is float32 or bfloat16. In bfloat16, Reverie's code is compiled, as in runs. Both programs use
+the settings of `dmc_proprio` in `configs.yaml` except for the size of a batch, and sample latents and actions
+with their own random numbers. They write the means of their metrics over every 100 updates.
 """
 
 import csv
@@ -67,7 +68,7 @@ def write(path: Path, rows: Sequence[Mapping[str, float]], which: int) -> None:
             writer.writerow([start + EVERY, *(f"{mean:.5g}" for mean in means)])
 
 
-def author(run: Path, folder: Path, seed: int, checkout: str) -> None:
+def author(run: Path, folder: Path, seed: int, precision: str, checkout: str) -> None:
     """Train the author's agent, and save its initial parameters."""
     os.environ["NPROC"] = "1"
     sys.path.insert(0, checkout)
@@ -84,7 +85,7 @@ def author(run: Path, folder: Path, seed: int, checkout: str) -> None:
     config = elements.Config(configs["defaults"]).update(configs["dmc_proprio"])
     changes = {"seed": seed, "batch_size": WINDOWS, "batch_length": LENGTH, "logdir": "/tmp"}
     config = config.update(
-        {**changes, "jax.platform": "cpu", "jax.compute_dtype": "float32", "jax.prealloc": False}
+        {**changes, "jax.platform": "cpu", "jax.compute_dtype": precision, "jax.prealloc": False}
     )
     jax_config = {**config.jax, "precompile": False, "profiler": False}
     agent = main.make_agent(elements.Config({**config, "jax": jax_config}))
@@ -106,7 +107,7 @@ def author(run: Path, folder: Path, seed: int, checkout: str) -> None:
     write(folder / f"author_{seed}.csv", rows, 0)
 
 
-def reverie(run: Path, folder: Path, seed: int) -> None:
+def reverie(run: Path, folder: Path, seed: int, precision: str) -> None:
     """Train Reverie's workflow, starting from the author's initial parameters."""
     import torch
 
@@ -119,6 +120,7 @@ def reverie(run: Path, folder: Path, seed: int) -> None:
         DreamerWorkflow,
         WorldModelConfig,
     )
+    from reverie.workflows.world_models.compiled import CompiledDreamer
     from tests.golden.reference import all_parameters, name_map
 
     torch.set_num_threads(1)
@@ -130,7 +132,8 @@ def reverie(run: Path, folder: Path, seed: int) -> None:
         controller=ControllerConfig(),
         optimizer=OptimizerConfig(learning_rate=4e-5),
     )
-    workflow = DreamerWorkflow(env, config, torch.device("cpu"), seed=seed)
+    kind = CompiledDreamer if precision == "bfloat16" else DreamerWorkflow
+    workflow = kind(env, config, torch.device("cpu"), getattr(torch, precision), seed)
     initial, parameters = np.load(folder / f"initial_{seed}.npz"), all_parameters(workflow)
     with torch.no_grad():
         for ours, theirs, layout in name_map("vector", stoch=128):
@@ -151,6 +154,6 @@ def reverie(run: Path, folder: Path, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    program, run, folder, seed, *checkout = sys.argv[1:]
+    program, run, folder, seed, *others = sys.argv[1:]
     Path(folder).mkdir(parents=True, exist_ok=True)
-    {"author": author, "reverie": reverie}[program](Path(run), Path(folder), int(seed), *checkout)
+    {"author": author, "reverie": reverie}[program](Path(run), Path(folder), int(seed), *others)

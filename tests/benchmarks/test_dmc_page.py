@@ -57,6 +57,8 @@ def results(tmp_path: Path) -> Path:
     scores.with_name("training.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
     (tmp_path / "long_parity").mkdir()
     factors = {"author_0": 1.0, "author_1": 3.0, "reverie_0": 1.02, "reverie_1": 3.03, "before_0": 4.0}
+    factors |= {"bfloat16/author_0": 1.0, "bfloat16/reverie_0": 1.04}
+    (tmp_path / "long_parity" / "bfloat16").mkdir()
     for run, factor in factors.items():
         numbers = "".join(f"{at},{0.25 * factor * at / 900},{at * factor}\n" for at in (800, 900))
         (tmp_path / "long_parity" / f"{run}.csv").write_text(f"updates,value,advantage (std)\n{numbers}")
@@ -134,6 +136,7 @@ def test_runs_on_the_same_batches_are_compared_by_seed(results: Path) -> None:
     assert cells(text, "value") == ["0.25, 0.75", "0.255, 0.757", "1"]
     assert cells(text, "advantage (std)") == ["900, 2.7e+03", "918, 2.73e+03", "3.6e+03"]
     assert "differ from the author's by at most 2.0 %." in text.replace("\n ", "")
+    assert "from the author's in bfloat16 by at most 4.0 % (" in text
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
