@@ -1,15 +1,15 @@
-"""The tracker follows sizes by path, keeps no references, and does not grow."""
+"""The tracker follows sizes, keeps no references, and does not grow."""
 
 import gc
 import sys
 import weakref
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from heapwatch import UsageError
 from heapwatch.counters.glibc import in_use_bytes, in_use_source
 from heapwatch.leaks.table import ComponentRow, MemoryReport
 from heapwatch.leaks.tracker import MemoryTracker
@@ -23,29 +23,13 @@ INTERVAL = 1000
 BASE_MB = 8.0
 TABLE = """\
 Memory at step 10,000, MB = 1e6 bytes
-object                                  MB  pinned/shown  growth  per 1,000 steps   planned  device  verdict
-replay                            1,550.25          1.00   +0.00           +0.000            cpu     undecided
-  replay/observations             1,550.25          1.00   +0.00           +0.000  2,000.00  cpu     undecided
-views                                 4.00          3.99   +1.00           +0.100            cpu     undecided
-my/cache = agent.cache['[bold]']      1.00          1.00   +0.00           +0.000            cpu     undecided
-total                             1,554.25          1.00   +1.00           +0.100            cpu     undecided
+object                       MB  pinned/shown  growth  per 1,000 steps   planned  device  verdict
+replay                 1,550.25          1.00   +0.00           +0.000            cpu     undecided
+  replay/observations  1,550.25          1.00   +0.00           +0.000  2,000.00  cpu     undecided
+views                      4.00          3.99   +1.00           +0.100            cpu     undecided
+my/[bold]                  1.00          1.00   +0.00           +0.000            cpu     undecided
+total                  1,555.25          1.00   +1.00           +0.100            cpu     undecided
 """
-
-
-class Thing:
-    """An object with attributes set by a test."""
-
-    def __init__(self, **attributes: Any) -> None:
-        self.__dict__.update(attributes)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__[name] = value
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-    def __delattr__(self, name: str) -> None:
-        del self.__dict__[name]
 
 
 def megabytes(count: float) -> torch.Tensor:
@@ -70,14 +54,14 @@ def follow(tracker: MemoryTracker, store: list[Any], per_sample_mb: float, **com
     """Take 96 samples while a store grows, and return the report."""
     for index in range(96):
         store.append(megabytes(per_sample_mb))
-        tracker.sample(index * INTERVAL, {"store": Component((store,), **component)}, {})
+        tracker.sample(index * INTERVAL, {"store": Component((store,), **component)})
     return tracker.report(95 * INTERVAL)
 
 
 def test_growth_is_counted_since_the_report_before_and_per_1000_steps() -> None:
     tracker, store = tracker_of(), [megabytes(BASE_MB)]
     for step, expected_growth, expected_rate in ((5000, 0.0, 0.0), (9000, 2.0, 0.5), (13_000, 2.0, 0.5)):
-        tracker.sample(step, {"store": Component((store,))}, {})
+        tracker.sample(step, {"store": Component((store,))})
         report = tracker.report(step)
         row = row_of(report, "store")
         assert row.growth_mb == pytest.approx(expected_growth)
@@ -90,9 +74,9 @@ def test_growth_is_counted_since_the_report_before_and_per_1000_steps() -> None:
 def test_the_first_report_counts_from_the_first_sample_of_each() -> None:
     tracker, store, late = tracker_of(), [megabytes(BASE_MB)], megabytes(5)
     components = {"store": Component((store,))}
-    tracker.sample(1000, components, {})
+    tracker.sample(1000, components)
     store.append(megabytes(2))
-    tracker.sample(3000, components | {"late": Component((late,))}, {})
+    tracker.sample(3000, components | {"late": Component((late,))})
     report = tracker.report(3000)
     assert (row_of(report, "store").growth_mb, row_of(report, "store").growth_mb_per_1000_steps) == (2.0, 1.0)
     assert (row_of(report, "late").growth_mb, report.total.growth_mb) == (0.0, 7.0)
@@ -101,10 +85,10 @@ def test_the_first_report_counts_from_the_first_sample_of_each() -> None:
 def test_tags_carry_the_names_of_the_incident_reports() -> None:
     tracker, store = tracker_of(), [megabytes(2)]
     components = {"replay": Component(), "replay/observations": Component((store,))}
-    tracker.sample(0, components, {})
+    tracker.sample(0, components)
     tracker.report(0)
     store.append(megabytes(1))
-    tracker.sample(1000, components, {})
+    tracker.sample(1000, components)
     assert tracker.report(1000).tags() == {
         "memory/replay/size_mb": 3.0,
         "memory/replay/growth_mb_per_report": 1.0,
@@ -129,7 +113,7 @@ def test_growth_below_the_threshold_is_flat() -> None:
 
 def test_growth_within_the_plan_is_planned_and_beyond_it_a_leak() -> None:
     tracker, store = tracker_of(), []
-    tracker.sample(-INTERVAL, {"store": Component((store,))}, {})
+    tracker.sample(-INTERVAL, {"store": Component((store,))})
     tracker.report(-INTERVAL)
     filling = row_of(follow(tracker, store, per_sample_mb=0.1, planned_bytes=20_000_000), "store")
     assert (filling.verdict, filling.remark, filling.planned_mb) == (TrendClass.flat, "planned", 20.0)
@@ -149,7 +133,7 @@ def test_the_plan_of_parts_covers_only_the_parts_of_a_component() -> None:
                 "replay": Component((rest,)),
                 "replay/observations": Component((part,), planned_bytes=10**9),
             }
-            tracker.sample(index * INTERVAL + leaks * 96 * INTERVAL, components, {})
+            tracker.sample(index * INTERVAL + leaks * 96 * INTERVAL, components)
         report = tracker.report(0)
         assert row_of(report, "replay/observations").verdict is TrendClass.flat
         assert row_of(report, "replay").verdict is expected
@@ -161,121 +145,69 @@ def test_after_a_restart_earlier_growth_does_not_count() -> None:
     assert row_of(follow(tracker, store, per_sample_mb=0.1), "store").verdict is TrendClass.growing
     tracker.restart(95 * INTERVAL, "first update")
     for index in range(96, 96 + 60):
-        tracker.sample(index * INTERVAL, {"store": Component((store,))}, {})
+        tracker.sample(index * INTERVAL, {"store": Component((store,))})
     assert row_of(tracker.report(0), "store").verdict is TrendClass.flat
     assert alarms(tracker) == []
 
 
 def test_a_rebound_attribute_is_tracked_and_its_old_value_is_freed() -> None:
-    agent = Thing(buffer=[megabytes(1)])
-    tracker, roots = tracker_of(), {"agent": agent}
-    tracker.register("my/buffer", "agent.buffer")
-    tracker.sample(0, {}, roots)
-    assert row_of(tracker.report(0), "my/buffer").size_mb == 1.0
+    tracker, agent = tracker_of(), SimpleNamespace(buffer=[megabytes(1)])
+    tracker.sample(0, {"buffer": Component((agent.buffer,))})
+    assert row_of(tracker.report(0), "buffer").size_mb == 1.0
     gone = weakref.ref(agent.buffer[0])
     agent.buffer = [megabytes(40)]
     assert gone() is None
-    tracker.sample(1000, {}, roots)
-    row = row_of(tracker.report(1000), "my/buffer")
-    assert (row.size_mb, row.growth_mb, row.path) == (40.0, 39.0, "agent.buffer")
+    tracker.sample(1000, {"buffer": Component((agent.buffer,))})
+    row = row_of(tracker.report(1000), "buffer")
+    assert (row.size_mb, row.growth_mb) == (40.0, 39.0)
+    assert (tracker.accounted_bytes("cpu"), tracker.accounted_bytes("cuda")) == (40_000_000, 0)
 
 
-def test_attributes_that_appear_later_appear() -> None:
-    agent = Thing()
-    tracker, roots = tracker_of(), {"agent": agent}
-    tracker.register("cache", "agent.cache")
-    for step, expected in ((0, (0.0, 0.0, True)), (1000, (3.0, 3.0, False))):
-        tracker.sample(step, {"agent": Component((agent,))}, roots)
-        report = tracker.report(step)
-        row = row_of(report, "cache")
-        assert (row.size_mb, row.growth_mb, row.is_gone) == expected
-        agent.cache = megabytes(3)
-    assert row_of(report, "agent").size_mb == 3.0
-
-
-def test_a_registered_object_takes_nothing_from_the_runs_own_components() -> None:
-    state = megabytes(2)
-    workflow = Thing(rssm=Thing(state=state))
-    tracker, roots = tracker_of(), {"workflow": workflow}
-    tracker.register("state", "workflow.rssm.state")
-    tracker.sample(0, {"networks": Component((workflow,))}, roots)
-    report = tracker.report(0)
-    assert {row.name: row.size_mb for row in report.rows} == {"networks": 2.0, "state": 2.0}
-    assert report.total.size_mb == 2.0
-    assert (tracker.accounted_bytes("cpu"), tracker.accounted_bytes("cuda")) == (2_000_000, 0)
-
-
-def test_missing_components_are_reported_once_and_registered_ones_always() -> None:
-    agent = Thing(cache=megabytes(1))
-    tracker, roots = tracker_of(), {"agent": agent}
-    tracker.register("cache", "agent.cache")
-    tracker.sample(0, {"video": Component((megabytes(5),))}, roots)
-    tracker.report(0)
-    del agent.cache
-    tracker.sample(1000, {}, roots)
-    report = tracker.report(1000)
-    assert {row.name: (row.size_mb, row.growth_mb, row.remark) for row in report.rows} == {
-        "cache": (0.0, -1.0, "gone"),
-        "video": (0.0, -5.0, "gone"),
-    }
-    tracker.sample(2000, {}, roots)
-    assert [(row.name, row.remark) for row in tracker.report(2000).rows] == [("cache", "gone")]
-
-
-def test_a_name_that_is_taken_is_refused() -> None:
+def test_a_missing_component_is_reported_once() -> None:
     tracker = tracker_of()
-    tracker.sample(0, {"replay": Component()}, {})
-    with pytest.raises(UsageError, match=r"`replay` already exists\. .* such as `my/replay`"):
-        tracker.register("replay", "agent")
-    tracker.register("mine", "agent")
-    with pytest.raises(UsageError, match="`mine` already exists"):
-        tracker.register("mine", "agent")
-    with pytest.raises(UsageError, match="`mine` has the name of a component of the run"):
-        tracker.sample(1000, {"mine": Component()}, {})
-
-
-@pytest.mark.parametrize("name", ["", "/replay", "replay/", "a//b"])
-def test_an_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="must be words"):
-        tracker_of().register(name, "agent")
+    tracker.sample(0, {"video": Component((megabytes(5),))})
+    tracker.report(0)
+    tracker.sample(1000, {})
+    (row,) = tracker.report(1000).rows
+    assert (row.name, row.size_mb, row.growth_mb, row.remark) == ("video", 0.0, -5.0, "gone")
+    tracker.sample(2000, {})
+    assert tracker.report(2000).rows == ()
 
 
 def test_the_table_shows_every_number_and_leaves_brackets_alone() -> None:
     base = np.zeros((1000, 3000), np.uint8)
-    tracker, roots = tracker_of(), {"agent": Thing(cache={"[bold]": [megabytes(1)]})}
+    tracker = tracker_of()
     components = {
         "replay": Component(),
         "replay/observations": Component((megabytes(1550.25),), planned_bytes=2 * 10**9),
         "views": Component(([base[3]],)),
+        "my/[bold]": Component((megabytes(1),)),
     }
-    tracker.register("my/cache", "agent.cache['[bold]']")
-    tracker.sample(0, components, roots)
+    tracker.sample(0, components)
     tracker.report(0)
     components["views"] = Component(([base[3], megabytes(1)],))
-    tracker.sample(10_000, components, roots)
+    tracker.sample(10_000, components)
     assert tracker.report(10_000).table() == TABLE.rstrip()
 
 
 def test_a_sampled_container_is_noted_under_the_table() -> None:
     tracker = tracker_of()
-    tracker.sample(0, {"metrics": Component(({"history": [np.zeros(10) for _ in range(5000)]},))}, {})
+    tracker.sample(0, {"metrics": Component(({"history": [np.zeros(10) for _ in range(5000)]},))})
     assert tracker.report(0).table().splitlines()[-1] == (
         "Extrapolated from a sample: metrics[0]['history']."
     )
 
 
 def test_the_tracker_keeps_nothing_alive() -> None:
-    network = nn.Linear(10, 10)
-    agent = Thing(network=network)
-    gone = [weakref.ref(network), weakref.ref(network.weight), weakref.ref(agent)]
+    network = nn.Linear(10, 10, bias=False)
+    gone = [weakref.ref(network), weakref.ref(network.weight)]
     tracker = tracker_of()
-    tracker.register("weight", "agent.network.weight")
-    tracker.sample(0, {"networks": Component((network,))}, {"agent": agent})
+    tracker.sample(0, {"networks": Component((network,))})
     report = tracker.report(0)
-    del network, agent
+    del network
     gc.collect()
-    assert [reference() for reference in gone] == [None, None, None]
-    assert row_of(report, "weight").size_mb == 400 / 1e6
+    assert [reference() for reference in gone] == [None, None]
+    assert row_of(report, "networks").size_mb == 400 / 1e6
 
 
 def counts_of_2_500_samples() -> list[tuple[int, int]]:
@@ -283,14 +215,13 @@ def counts_of_2_500_samples() -> list[tuple[int, int]]:
 
     The tracker is one of the measured objects.
     """
-    agent = Thing(state=torch.zeros(10))
-    tracker, roots = tracker_of(), {"agent": agent}
-    tracker.register("my/state", "agent.state")
+    tracker = tracker_of()
 
     def run(samples: range) -> tuple[int, int]:
         for index in samples:
-            agent.state = torch.zeros(10 + index % 3)
-            tracker.sample(index * INTERVAL, {"instruments": Component((tracker,))}, roots)
+            state = torch.zeros(10 + index % 3)
+            components = {"instruments": Component((tracker,)), "state": Component((state,))}
+            tracker.sample(index * INTERVAL, components)
             tracker.report(index * INTERVAL).tags()
         gc.collect()
         return sys.getallocatedblocks(), in_use_bytes()
@@ -315,18 +246,16 @@ def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
     tracker = tracker_of()
     assert tracker.report(0).summary() == "not measured before the first log line"
     assert follow(tracker, [megabytes(BASE_MB)], per_sample_mb=0.0).is_still
-    tracker.register("mine", "agent.cache")
-    agent = Thing(cache=megabytes(1))
+    store = {"store": Component((megabytes(BASE_MB),))}
     for index in range(96, 98):
-        tracker.sample(index * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
+        tracker.sample(index * INTERVAL, store | {"late": Component((megabytes(1),))})
     quiet = tracker.report(97 * INTERVAL)
-    # `mine` has only two samples, too few for a verdict.
+    # `late` has only two samples, too few for a verdict.
     assert quiet.is_still
-    assert quiet.summary() == "8.0 MB in 2 parts, 1 of them not judged yet"
-    del agent.cache
-    tracker.sample(98 * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
-    # A registered object no longer exists.
-    assert not tracker.report(98 * INTERVAL).is_still
+    assert quiet.summary() == "9.0 MB in 2 parts, 1 of them not judged yet"
+    tracker.sample(98 * INTERVAL, store)
+    # Components may come and go.
+    assert tracker.report(98 * INTERVAL).is_still
 
     assert not follow(tracker_of(), [], per_sample_mb=1.0).is_still
     planned = follow(tracker_of(), [], per_sample_mb=1.0, planned_bytes=10**9)

@@ -430,8 +430,11 @@ def test_a_number_out_of_its_range_is_refused_at_once(wrong: dict[str, Any]) -> 
 
 def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() -> None:
     track("buffer", list)
-    for name, sentence in (("buffer", "already exists"), ("a//b", "must be words")):
-        with pytest.raises(UsageError, match=sentence):
+    for name in ("buffer", "total"):
+        with pytest.raises(UsageError, match=rf"`{name}` already exists\. .* such as `my/{name}`"):
+            track(name, dict)
+    for name in ("", "/buffer", "buffer/", "a//b"):
+        with pytest.raises(UsageError, match="must be words"):
             track(name, dict)
     with pytest.raises(
         UsageError, match=r"track\('list'\) needs a function that returns the object, but got a list"

@@ -169,7 +169,7 @@ class MemoryGuard:
             self._watch(on_cuda=True)
         self._samples += 1
         self._step, self._counters = step, counters
-        is_judged_anew = self.tracker.sample(step, components, roots, is_after_pause)
+        is_judged_anew = self.tracker.sample(step, components, is_after_pause)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         held["cpu"] += self._own_bytes
         accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}

@@ -33,8 +33,6 @@ class ComponentRow:
     """Verdict on the memory beyond the plan."""
     samples: int
     """Number of samples behind the verdict. Below 24 it is `undecided`."""
-    path: str | None = None
-    """Path of a registered object, or `None` for the run's own components."""
     is_gone: bool = False
     """Whether the component no longer exists."""
 
@@ -49,10 +47,8 @@ class ComponentRow:
     @property
     def is_still(self) -> bool:
         """Whether the row is uneventful: no growth beyond the plan, or too few samples."""
-        if self.is_gone:
-            # The run's own components may come and go.
-            return self.path is None
-        return self.remark in _STILL or self.samples < MIN_SAMPLES
+        # Components may come and go.
+        return self.is_gone or self.remark in _STILL or self.samples < MIN_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class MemoryReport:
     step: int
     rows: tuple[ComponentRow, ...]
     total: ComponentRow
-    """All storages of the run's own components, each counted once. Registered objects are not included."""
+    """All storages of the components, each counted once."""
     notes: tuple[str, ...] = ()
 
     def tags(self) -> dict[str, float]:
@@ -94,8 +90,7 @@ class MemoryReport:
         rows: list[tuple[str, ...]] = [_HEADINGS]
         for row in self.rows:
             depth = sum(row.name.startswith(f"{other.name}/") for other in self.rows)
-            place = f" = {row.path}" if row.path else ""
-            rows.append(_cells(row, f"{'  ' * depth}{row.name}{place}"))
+            rows.append(_cells(row, f"{'  ' * depth}{row.name}"))
         rows.append(_cells(self.total, self.total.name))
         title = f"Memory at step {self.step:,}, MB = 1e6 bytes"
         return "\n".join([title, *aligned(rows, ("object", "device", "verdict")), *self.notes])

@@ -2,13 +2,10 @@
 
 import math
 from collections.abc import Container, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import UsageError
 from ..objects.census import Census, Component, Size, measure_components, parent_component
-from ..objects.walk import resolve
 from .detector import LeakDetector
 from .table import ComponentRow, MemoryReport
 
@@ -17,7 +14,6 @@ _Components = Mapping[str, Component]
 _NOTHING = Size(0, 0, ())
 _TOTAL = "total"
 _MOST_SAMPLED_SHOWN = 3
-_OTHER_NAME = "Register it under another name, such as `my/{}`."
 
 
 @dataclass(slots=True)
@@ -33,21 +29,16 @@ class _Followed:
 
 
 class MemoryTracker:
-    """Tracks the sizes of a run's components and of objects that a user registers by path.
+    """Tracks the sizes of a run's components.
 
-    The tracker keeps names, paths and numbers. At each sample it resolves every object again from the run's
-    roots. It therefore follows an attribute that is rebound, and keeps no object alive. Samples and reports
-    add nothing beyond the window of 96 samples per component.
-
-    A registered object is measured separately: it may contain memory of the run's own components, so it is
-    not part of the total.
+    The tracker keeps names and numbers, and no object alive. Samples and reports add nothing beyond the
+    window of 96 samples per component.
     """
 
     def __init__(self, threshold_mb: float = 1.0) -> None:
         self._tolerance_bytes = threshold_mb * _BYTES_PER_MB
         # Thresholds in bytes of the components with their own threshold.
         self._thresholds: dict[str, float] = {}
-        self._paths: dict[str, str] = {}
         self._followed: dict[str, _Followed] = {}
         self._total = self._new(_TOTAL)
         self._bytes_by_device: dict[str, int] = {}
@@ -55,53 +46,25 @@ class MemoryTracker:
         # Step of the previous report, or of the first sample.
         self._since_step: int | None = None
 
-    def register(self, name: str, path: str) -> None:
-        """Track another object, resolved at each sample by its path from the roots.
-
-        Args:
-            name: Name in reports and metrics. A name with `/` is part of the object named before the `/`.
-            path: Path such as `workflow.world_model.rssm._state` or `replay._store`. It may start to exist
-                later.
-
-        Raises:
-            UsageError: If the name is invalid or already used.
-        """
-        require_free_name(name, self._followed.keys() | self._paths)
-        self._paths[name] = path
-
     def set_threshold(self, name: str, threshold_mb: float) -> None:
         """Set the growth that counts as flat for a component that has not been sampled yet."""
         self._thresholds[name] = threshold_mb * _BYTES_PER_MB
 
-    def sample(
-        self, step: int, components: _Components, roots: Mapping[str, Any], is_after_pause: bool = False
-    ) -> bool:
-        """Measure all components and registered objects, and return whether any of them was judged again.
+    def sample(self, step: int, components: _Components, is_after_pause: bool = False) -> bool:
+        """Measure all components, and return whether any of them was judged again.
 
         Call this at equally spaced steps and at a fixed phase, with ordered components
         (`measure_components`). `is_after_pause` marks the first sample of a phase of updates.
-
-        Raises:
-            UsageError: If a registered object has the name of one of the run's own components.
         """
-        taken = min(components.keys() & self._paths, default=None)
-        if taken is not None:
-            what = f"The registered memory component `{taken}` has the name of a component of the run."
-            raise UsageError(f"{what} {_OTHER_NAME.format(taken)}")
-        there = {}
-        for name, path in self._paths.items():
-            with suppress(KeyError):
-                there[name] = Component((resolve(roots, path),))
-        own, registered = measure_components(components), measure_components(there)
+        own = measure_components(components)
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
-        sizes = own.sizes | registered.sizes
         self._since_step = step if self._since_step is None else self._since_step
         # Use the census's order: components precede their parts. Components that no longer exist come last.
-        names = dict.fromkeys((*sizes, *self._paths, *self._followed))
+        names = dict.fromkeys((*own.sizes, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
         is_judged_anew = False
         for name, followed in self._followed.items():
-            followed.size, followed.is_gone = sizes.get(name, _NOTHING), name not in sizes
+            followed.size, followed.is_gone = own.sizes.get(name, _NOTHING), name not in own.sizes
             followed.planned_bytes = components[name].planned_bytes if name in components else None
             value = beyond_plan.get(name, followed.size.pinned_bytes)
             is_judged_anew |= followed.detector.add(step, value, is_after_pause)
@@ -111,7 +74,7 @@ class MemoryTracker:
             if followed.reported_bytes is None:
                 followed.reported_bytes = followed.size.pinned_bytes
         self._bytes_by_device = own.bytes_by_device
-        self._notes = (*_notes(own), *_notes(registered))
+        self._notes = tuple(_notes(own))
         return is_judged_anew
 
     def restart(self, step: int, reason: str) -> None:
@@ -122,15 +85,15 @@ class MemoryTracker:
     def report(self, step: int) -> MemoryReport:
         """Return the sizes of the last sample, and the growth since the previous report or the first sample.
 
-        A component that no longer exists is reported one last time. A registered object is in every report.
+        A component that no longer exists is reported one last time.
         """
         steps = 0 if self._since_step is None else step - self._since_step
         self._since_step = step
-        rows = [_row(name, each, self._paths.get(name), steps) for name, each in self._followed.items()]
-        total = _row(_TOTAL, self._total, None, steps)
+        rows = [_row(name, each, steps) for name, each in self._followed.items()]
+        total = _row(_TOTAL, self._total, steps)
         for followed in (self._total, *self._followed.values()):
             followed.reported_bytes = followed.size.pinned_bytes
-        self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
+        self._followed = {n: f for n, f in self._followed.items() if not f.is_gone}
         return MemoryReport(step, tuple(rows), total, self._notes)
 
     def detectors(self) -> dict[str, LeakDetector]:
@@ -161,7 +124,8 @@ def require_free_name(name: str, taken: Container[str]) -> None:
     if not name or name != name.strip("/") or "//" in name:
         raise UsageError(f"A memory component's name must be words separated by `/`, got {name!r}.")
     if name in taken or name == _TOTAL:
-        raise UsageError(f"The memory component `{name}` already exists. {_OTHER_NAME.format(name)}")
+        repair = f"Track it under another name, such as `my/{name}`."
+        raise UsageError(f"The memory component `{name}` already exists. {repair}")
 
 
 def _beyond_plan(census: Census, components: _Components) -> tuple[dict[str, int], int]:
@@ -178,7 +142,7 @@ def _beyond_plan(census: Census, components: _Components) -> tuple[dict[str, int
     return beyond, census.total.pinned_bytes - planned_parts.get(None, 0)
 
 
-def _row(name: str, followed: _Followed, path: str | None, steps: int) -> ComponentRow:
+def _row(name: str, followed: _Followed, steps: int) -> ComponentRow:
     """Return the row of a component that grew over `steps` steps."""
     size, planned, test = followed.size, followed.planned_bytes, followed.detector.trend_test()
     growth_mb = (size.pinned_bytes - (followed.reported_bytes or 0)) / _BYTES_PER_MB
@@ -192,7 +156,6 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int) -> Compon
         planned_mb=None if planned is None else planned / _BYTES_PER_MB,
         verdict=test.verdict,
         samples=test.samples,
-        path=path,
         is_gone=followed.is_gone,
     )
 

@@ -367,10 +367,6 @@ class Children:
         TORCH.refresh()
         PRIMITIVE_IDS.update(map(id, TORCH.plain))
 
-    def __call__(self, value: Any) -> list[Child]:
-        """Return the objects that an object references."""
-        return [child for read in self.kind_of(value).readers for child in read(value)]
-
     def kind_of(self, value: Any) -> Kind:
         """Return how to read an object."""
         kind = type(value)

@@ -137,28 +137,3 @@ def pattern_of(path: str) -> str:
     "module trainer.CACHE[*]['obs'].<set *>"
     """
     return _NUMBERED.sub(lambda match: f"{match[1]} *>" if match[1] else "[*]", path)
-
-
-def resolve(roots: Mapping[str, Any], path: str) -> Any:
-    """Return the object at a path in the notation of `walk`, without running properties.
-
-    Raises:
-        KeyError: With the first part of the path that does not exist.
-    """
-    name = max((root for root in roots if _begins(path, root)), key=len, default=None)
-    if name is None:
-        raise KeyError(f"The path `{path}` must begin with a root: {', '.join(roots)}.")
-    done, value, children = name, roots[name], Children()
-    while done != path:
-        rest = path[len(done) :]
-        fitting = [(step, child) for step, child, _ in children(value) if _begins(rest, step)]
-        if not fitting:
-            raise KeyError(f"`{done}` has no `{rest}`.")
-        step, value = max(fitting, key=lambda pair: len(pair[0]))
-        done += step
-    return value
-
-
-def _begins(path: str, part: str) -> bool:
-    """Return whether a path starts with a part that is followed by another part or by the end."""
-    return path.startswith(part) and path[len(part) : len(part) + 1] in ("", ".", "[")
