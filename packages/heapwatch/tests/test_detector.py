@@ -255,11 +255,13 @@ def test_a_curve_that_saturates_alarms_at_no_sample_however_straight_its_window_
     assert ever is alarms
 
 
-def test_the_history_holds_all_samples_thinned_to_a_window_s_length() -> None:
+@pytest.mark.parametrize(("slower_from", "alarms"), [(400, True), (500, False), (820, False), (940, True)])
+def test_an_alarm_judges_all_samples_thinned_to_a_window_s_length(slower_from: int, alarms: bool) -> None:
     detector = LeakDetector(MB)
     for sample in range(1000):
-        detector.add(sample, float(sample))
-    assert list(detector.history()) == list(range(0, 1000, 16))
+        detector.add(sample, MB * (sample + min(sample, slower_from)))
+    # Half the speed from 400 counts as a line, because the first third is not judged.
+    assert detector.alarm is alarms
 
 
 def test_growth_has_lasted_since_the_samples_that_it_was_first_seen_in() -> None:

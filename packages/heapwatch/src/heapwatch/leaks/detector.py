@@ -152,7 +152,7 @@ class LeakDetector:
 
         An alarm persists until growth ends.
         """
-        history = self._history[: len(self.history())]
+        history = self._history[: -(-self._count // self._spacing)]
         return self.grows and not saturates(history[:, 1], history[:, 0])
 
     @property
@@ -174,10 +174,6 @@ class LeakDetector:
         """Number of steps from the first to the last judged sample of the window."""
         steps = self.steps()
         return float(steps[-1] - steps[len(steps) // 3]) if len(steps) else 0.0
-
-    def history(self) -> NDArray[np.float64]:
-        """Return all samples since the last event, in bytes, oldest first, thinned to the window's length."""
-        return self._history[: -(-self._count // self._spacing), 1].copy()
 
     def _in_order(self) -> NDArray[np.float64]:
         if self._count <= WINDOW:
