@@ -23,7 +23,6 @@ from rich.table import Table
 
 from reverie.checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
 from reverie.commands.options import own_settings
-from reverie.config.cluster import require_ray
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.config.saved import read_config
@@ -33,7 +32,7 @@ from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.utils.cpus import usable_cpus
 from reverie.utils.durable_io import read_json, reading, replace_file
-from reverie.utils.errors import UserError, exit_on_user_error, require_range
+from reverie.utils.errors import UserError, exit_on_user_error, require_package, require_range
 from reverie.utils.logging.json_lines import METRICS_FILE, read_lines
 from reverie.utils.units import count_text
 
@@ -109,7 +108,7 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     """
     if config.out is None:
         raise UserError("a sweep needs a folder for its jobs. Add sweep.out=sweeps/<name>.")
-    require_ray("a sweep")
+    require_package("ray", "a sweep")
     out = Path(config.out)
     configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
     jobs = _jobs(out, configs)

@@ -21,9 +21,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..config.cluster import require_ray
 from ..orchestration.ray_cluster import check_reachable, new_folder, require_token, set_variables
-from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.errors import UserError, exit_on_user_error, require_package, require_range
 from ..utils.units import count_text
 from .options import own_settings
 
@@ -52,7 +51,7 @@ def collect(config: CollectorsConfig) -> None:
     Raises:
         UserError: If the address does not answer, the token is missing or wrong, or the cluster fails.
     """
-    require_ray("reverie-collect")
+    require_package("ray", "reverie-collect")
     address, count = config.address, config.collectors
     try:
         check_reachable(address)

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from ..envs.config import Suite
 from ..models import ModelConfig, OptimizerConfig
-from ..utils.errors import UserError, require_range
+from ..utils.errors import UserError, require_package, require_range
 from ..utils.units import count_text
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from ..workflows.world_models.config import Objective
-from .cluster import require_ray
 from .schema import TrainConfig, TrainingConfig
 
 
@@ -157,7 +156,7 @@ class DreamerTrainConfig(TrainConfig):
         """Raise a `UserError` for collectors without environments or with unequal shares of them."""
         count, num_envs = self.collect.collectors, self.env.num_envs
         asked = f"collect.collectors={count}"
-        require_ray(asked, ", or set collect.collectors=0")
+        require_package("ray", asked, ", or set collect.collectors=0")
         if self.env.suite is Suite.vector:
             raise UserError(f"{asked} cannot split the batch of env=vector. Omit it, or set env=gymnasium.")
         if self.training.offline:

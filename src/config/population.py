@@ -8,11 +8,11 @@ from enum import Enum
 
 from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
 from ..envs import EnvConfig, Suite
-from ..utils.errors import UserError, require_range
+from ..utils.errors import UserError, require_package, require_range
 from ..utils.logging.config import ProgressMode
 from ..workflows.population.config import PopulationConfig, TD3Config
-from .cluster import LEAST_OBJECT_STORE_MIB, require_ray
 from .schema import (
+    LEAST_OBJECT_STORE_MIB,
     NO_SETTING,
     Compile,
     Device,
@@ -131,7 +131,7 @@ class PopulationTrainConfig(TrainConfig):
 
     def _check_ray(self) -> None:
         """Raise a `UserError` for settings that Ray workers do not support."""
-        require_ray("engine=ray", ", or set engine=local")
+        require_package("ray", "engine=ray", ", or set engine=local")
         if actual_device(self.device) is not Device.cpu:
             raise UserError("engine=ray supports only the CPUs of its workers. Set device=cpu.")
         if self.population.size < self.ray.workers:

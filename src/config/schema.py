@@ -12,14 +12,16 @@ from typing import Any
 from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..memory.config import MemoryConfig
-from ..utils.errors import UserError, require_range, require_seed
-from ..utils.logging.config import ProgressMode, WandbMode, require_wandb
+from ..utils.errors import UserError, require_package, require_range, require_seed
+from ..utils.logging.config import ProgressMode, WandbMode
 from ..utils.remote_urls import check_url
 
 LARGEST_NUMBER = 1e30
 MOST_NAME_BYTES = 230
 
 MOST_THREADS = 1024
+LEAST_OBJECT_STORE_MIB = 80
+"""Minimum size of an object store in MiB. Ray rejects sizes below 75 MiB."""
 
 NO_SETTING = {"omegaconf_ignore": True}
 """Metadata for a field that users cannot set. Such a field is neither composed nor saved."""
@@ -126,7 +128,8 @@ class LoggerConfig:
     """Progress display on the terminal."""
 
     def __post_init__(self) -> None:
-        require_wandb(self.wandb)
+        if self.wandb is not WandbMode.off:
+            require_package("wandb", f"logger.wandb={self.wandb.value}", ", or set logger.wandb=off")
 
 
 @dataclass(kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config.cluster import LEAST_OBJECT_STORE_MIB
+from ..config.schema import LEAST_OBJECT_STORE_MIB
 from ..utils.errors import UserError, first_line
 from ..utils.side_thread import call_with_timeout
 from . import ray_reaper

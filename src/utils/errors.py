@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import errno
-import importlib
+import importlib.util
 import math
 import numbers
 import os
@@ -82,6 +82,13 @@ def import_for(asked: str, module: str) -> ModuleType:
                 f"folder. Install it, or start in the folder of {error.name}.py."
             ) from error
         raise UserError(f"{asked}: importing {module} failed with {with_place(error)}.") from error
+
+
+def require_package(name: str, asked: str, otherwise: str = "") -> None:
+    """Raise `UserError` if the setting `asked` needs a missing optional package. It is not imported."""
+    if importlib.util.find_spec(name) is None:
+        repair = f"Run `pip install -c constraints.txt -e '.[{name}]'`{otherwise}."
+        raise UserError(f"{asked} requires the package {name}, which is not installed. {repair}")
 
 
 class _Output:

@@ -225,7 +225,7 @@ def test_a_missing_package_is_refused_before_the_run_begins(monkeypatch: pytest.
     with pytest.raises(UserError) as refused:
         LoggerConfig(wandb=WandbMode.offline)
     assert str(refused.value) == (
-        "logger.wandb=offline needs the package wandb, which is not installed. "
+        "logger.wandb=offline requires the package wandb, which is not installed. "
         "Run `pip install -c constraints.txt -e '.[wandb]'`, or set logger.wandb=off."
     )
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...buffers import StoredLatent, record_fields
-from ...config.cluster import LEAST_OBJECT_STORE_MIB
 from ...config.dreamer import DreamerTrainConfig
+from ...config.schema import LEAST_OBJECT_STORE_MIB
 from ...envs import EnvConfig, EnvironmentCrashed, make_environment
 from ...utils.errors import UserError
 from ...utils.seeding import named_seed

@@ -7,8 +7,8 @@ from functools import lru_cache, partial
 import torch
 
 from ...buffers import OBSERVATION_PREFIX, ReplaySpec, TransitionTable, plan_unchecked, record_fields
-from ...config.cluster import LEAST_OBJECT_STORE_MIB
 from ...config.population import Engine, PopulationTrainConfig
+from ...config.schema import LEAST_OBJECT_STORE_MIB
 from ...planning.constants import RAY_SERVICES_BYTES
 from ...planning.recipe import DryRun, Labels
 from ...planning.resources import Basis, Row

@@ -1,9 +1,6 @@
 """Settings of the progress display and the loggers."""
 
-import importlib.util
 from enum import Enum
-
-from ..errors import UserError
 
 
 class ProgressMode(Enum):
@@ -21,12 +18,3 @@ class WandbMode(Enum):
     off = "off"
     offline = "offline"
     online = "online"
-
-
-def require_wandb(mode: WandbMode) -> None:
-    """Raise `UserError` if the package is required but not installed. It is not imported."""
-    if mode is not WandbMode.off and importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            f"logger.wandb={mode.value} needs the package wandb, which is not installed. "
-            "Run `pip install -c constraints.txt -e '.[wandb]'`, or set logger.wandb=off."
-        )
