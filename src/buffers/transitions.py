@@ -5,12 +5,13 @@ batches.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ..utils.units import count_text
 from .fields import OBSERVATION_PREFIX, observation_keys
@@ -37,13 +38,8 @@ class TransitionBatch:
 
     def to(self, device: torch.device | str) -> "TransitionBatch":
         """Return the batch on `device`."""
-        return TransitionBatch(
-            observation={key: values.to(device) for key, values in self.observation.items()},
-            action=self.action.to(device),
-            reward=self.reward.to(device),
-            next_observation={key: values.to(device) for key, values in self.next_observation.items()},
-            is_terminal=self.is_terminal.to(device),
-        )
+        parts = [getattr(self, item.name) for item in fields(self)]
+        return TransitionBatch(*tree_map(lambda tensor: tensor.to(device), parts))
 
 
 @dataclass(frozen=True, slots=True)
