@@ -4,13 +4,10 @@ A file is on disk once its writer returns. Run folders may be untrusted, so only
 only in formats that cannot execute code (JSON and safetensors).
 """
 
-import errno
 import hashlib
-import io
 import json
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from heapwatch.files import open_regular as open_regular
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -55,7 +53,6 @@ _WRONG_CONTENT += (ArithmeticError, AssertionError, LookupError, RuntimeError)
 _MOST_DIGITS = 40
 _PROBLEM = "is damaged, or was not written by Reverie"
 _REPAIR = "Restore it from a copy, or start a new run."
-_KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
 
 
 class Damaged(Exception):
@@ -196,34 +193,6 @@ def _reason(error: Exception) -> str:
     name = "" if type(error) is ValueError else f"{type(error).__name__}: "
     # The message may quote the file.
     return printable(name + next(iter(str(error).splitlines()), ""))
-
-
-def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file of at most `most_bytes` without waiting for a pipe or following a link.
-
-    Its parent folders may be links.
-
-    Raises:
-        OSError: If the file is not regular or too large. `strerror` describes the file.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            error.strerror = "it is a link, not a regular file"
-        raise
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            kind = _KINDS.get(stat.filemode(status.st_mode)[0], "of an unknown kind")
-            raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
-        if most_bytes is not None and status.st_size > most_bytes:
-            reason = f"it has {status.st_size:,} bytes, over the limit of {most_bytes:,}"
-            raise OSError(errno.EFBIG, reason, str(path))
-        return os.fdopen(handle, "rb")
-    except OSError:
-        os.close(handle)
-        raise
 
 
 def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:

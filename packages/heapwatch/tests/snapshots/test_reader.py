@@ -160,7 +160,7 @@ def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
 def test_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
     pipe = tmp_path / "snapshot_step_1.pickle"
     os.mkfifo(pipe)
-    with pytest.raises(UsageError, match="cannot be read: it is not a regular file"):
+    with pytest.raises(UsageError, match="cannot be read: it is a pipe, not a regular file"):
         load(pipe)
 
 

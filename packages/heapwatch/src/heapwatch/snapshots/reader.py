@@ -10,7 +10,6 @@ import io
 import os
 import pickle
 import resource
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import NamedTuple, NoReturn
 import psutil
 
 from ..errors import UsageError
+from ..files import open_regular
 from ..texts import printable
 
 MAX_FILE_BYTES = 128 * 2**20
@@ -119,7 +119,8 @@ def load(path: Path) -> object:
         UsageError: If the file cannot be read, exceeds a limit, is damaged, or is not plain data.
     """
     try:
-        data = _read_regular(path)
+        with open_regular(path, MAX_FILE_BYTES) as file:
+            data = file.read(os.fstat(file.fileno()).st_size)
     except OSError as error:
         repair = " Record the snapshot without a history." if error.errno == errno.EFBIG else ""
         raise UsageError(f"{path} cannot be read: {error.strerror}.{repair}") from error
@@ -133,27 +134,6 @@ def load(path: Path) -> object:
         reason = printable(str(error)).rstrip(".") or type(error).__name__
         what = f"{path} is damaged or not a snapshot: {reason}."
         raise UsageError(f"{what} Remove it, or save it again.") from error
-
-
-def _read_regular(path: Path) -> bytes:
-    """Return the bytes of a regular file of at most `MAX_FILE_BYTES`, without following links.
-
-    The `strerror` of an `OSError` contains the reason.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            error.strerror = "it is a link, not a regular file"
-        raise
-    with os.fdopen(handle, "rb", closefd=True) as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > MAX_FILE_BYTES:
-            reason = f"it has {status.st_size:,} bytes, over the limit of {MAX_FILE_BYTES:,}"
-            raise OSError(errno.EFBIG, reason, str(path))
-        return file.read(status.st_size)
 
 
 @contextmanager
