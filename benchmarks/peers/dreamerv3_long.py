@@ -6,9 +6,10 @@
 
 `<run>` is a folder of `dreamerv3_run.py reacher_easy`. Batches are sampled from the first chunks of its
 replay. The first command also saves the initial parameters in `<folder>`, and the second loads them.
-`<precision>` is float32 or bfloat16. In bfloat16, Reverie's code is compiled, as in runs. Both programs use
-the settings of `dmc_proprio` in `configs.yaml` except for the size of a batch, and sample latents and actions
-with their own random numbers. They write the means of their metrics over every 100 updates.
+`<precision>` is float32 or bfloat16. In bfloat16, Reverie's code is compiled, because runs use both. Both
+programs use the settings of `dmc_proprio` in `configs.yaml` except for the size of a batch, and sample
+latents and actions with their own random numbers. They write the means of their metrics over every 100
+updates.
 """
 
 import csv
