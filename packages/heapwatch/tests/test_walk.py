@@ -164,11 +164,12 @@ def test_a_tensor_is_found_by_a_path_that_leads_back_to_it(make: Callable[[Any],
 def _at(roots: dict[str, Any], path: str) -> Any:
     """Return the object at a path of `walk`."""
     steps, children = [*roots.items()], Children()
-    while path:
+    while True:
         step, value = max((pair for pair in steps if path.startswith(pair[0])), key=lambda pair: len(pair[0]))
         path = path.removeprefix(step)
+        if not path:
+            return value
         steps = [(step, child) for read in children.kind_of(value).readers for step, child, _ in read(value)]
-    return value
 
 
 def _without_handles(path: str) -> str:
