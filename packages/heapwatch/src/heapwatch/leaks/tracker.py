@@ -111,7 +111,7 @@ class MemoryTracker:
         return {f"memory/{self.device_kind(name)}/{name}": size for name, size in sizes.items()}
 
     def accounted_bytes(self, device: str) -> int:
-        """Return the bytes of the run's own components on `cpu` or `cuda` at the last sample."""
+        """Return the bytes of the run's components on `cpu` or `cuda` at the last sample."""
         held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
 
