@@ -51,7 +51,7 @@ REASONS = {
 """Observations in played episodes of games below all seeds of DreamerV3 (Nature). Written by hand."""
 
 STATISTICS = {"Mean": np.mean, "Median": np.median, "IQM": interquartile_mean}
-PANELS_PER_ROW, GAMES_IN_README = 4, 10
+PANELS_PER_ROW, GAMES_IN_README = 4, 12
 WIDTH = 110
 README_TABLE = re.compile(r"^\| Atari-100k.*\n(\|.*\n)*", re.MULTILINE)
 
@@ -201,7 +201,7 @@ def first_paragraph(results: Sequence[Result], scores: Scores, games: int) -> st
     sentences = [
         f"Raw data exists for {len(scores)} of {count_text(games, 'game')}.",
         f"Reverie scores lower than {AGENT} in {len(lost)} of them.",
-        *([f"Lower, but in the range of its five seeds: {next_to_seeds(scores, within)}."] if within else []),
+        *([f"Lower, but in the range of the five seeds: {next_to_seeds(scores, within)}."] if within else []),
         *([f"Lower than all five seeds: {next_to_seeds(scores, below)}."] if below else []),
         *([f"Failed: {', '.join(failed)}. A failed run has the score of random."] if failed else []),
         f"{count_text(len(results), 'run')} used {hours:.1f} core-hours.",

@@ -305,12 +305,13 @@ five updates could not reveal. Each cell lists seeds 0, 1 and 2 (before the fix:
   parameters, each metric's means over 100 updates then differ from the author's by at most {most}. The data
   are in [`long_parity`](results/long_parity). `before_*` was recorded with the previous
   `src/models/heads.py`.
-- **bfloat16.** The runs above are compiled and compute in bfloat16. With both, the metrics of seed 0 differ
-  from the author's in bfloat16 by at most {half} ([data](results/long_parity/bfloat16)).
-- **Runs.** All runs above were trained before the fix. In cartpole_balance, it changed little at first: after
-  about 1,150 updates, the policy entropy was 1.308 to 1.318 in four runs of Reverie
-  ([data](results/dmc_curves/cartpole_balance_author/more_runs.csv)), and 1.314 in one of the author's code
-  ([data](results/dmc_curves/cartpole_balance_author/kl_loss.csv)).
+- **bfloat16.** Training runs of Reverie are compiled and compute in bfloat16. Compared in this way with the
+  author's code in bfloat16, seed 0 differs by at most {half} ([data](results/long_parity/bfloat16)).
+- **Runs.** All training runs on this page predate the fix. After about 1,150 updates of cartpole_balance, the
+  policy entropy was 1.308 to 1.318 in four runs of Reverie, and in three of the author's code 1.314
+  ([data](results/dmc_curves/cartpole_balance_author/kl_loss.csv)), 1.320 ([this and
+  Reverie's](results/dmc_curves/cartpole_balance_author/more_runs.csv)) and 1.324
+  ([data](results/dmc_curves/cartpole_balance_author/training.jsonl.zst)).
 - **Open.** From 1,250 to 1,500 updates, the KL loss of cartpole_balance is 1 to 4 % lower in Reverie than in
   one run of the author's code. On the same batches, it differs by at most 0.7 % after 1,200 updates, in both
   directions.

@@ -98,7 +98,7 @@ def test_the_first_paragraph_has_the_lost_games_failures_and_cost(
     )
     write_run(results, "kangaroo_seed_1", 2_000.0)
     paragraph = page(read_results(results)).split("\n\n")[2].replace("\n", " ")
-    assert "in the range of its five seeds: Kangaroo (2,000, seeds 1,050 to 4,800). Lower" in paragraph
+    assert "in the range of the five seeds: Kangaroo (2,000, seeds 1,050 to 4,800). Lower" in paragraph
 
 
 def test_each_game_with_raw_data_has_a_row_of_scores_and_each_run_a_command(results: Path) -> None:

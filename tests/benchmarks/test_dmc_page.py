@@ -136,7 +136,7 @@ def test_runs_on_the_same_batches_are_compared_by_seed(results: Path) -> None:
     assert cells(text, "value") == ["0.25, 0.75", "0.255, 0.757", "1"]
     assert cells(text, "advantage (std)") == ["900, 2.7e+03", "918, 2.73e+03", "3.6e+03"]
     assert "differ from the author's by at most 2.0 %." in text.replace("\n ", "")
-    assert "from the author's in bfloat16 by at most 4.0 % (" in text
+    assert "in bfloat16, seed 0 differs by at most 4.0 % (" in text
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
