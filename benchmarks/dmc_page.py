@@ -240,6 +240,10 @@ PROTOCOL = """\
   writes their first points to `benchmarks/dmc_baselines.csv`.
 - **Mean return**: mean over the training episodes of Reverie, or over the points of the author, from 50,000
   to 100,000 environment steps. Most points of the author are one episode.
+- **Environments**: Reverie has 16, the paper's number, so 16 episodes end every 16,000 environment steps, and
+  their returns lag behind the policy. The author's runs seem to have had 8: in tasks with integer rewards,
+  only points at 30,000 and 70,000 steps are half-integers, i.e. means of two episodes, so one episode was
+  recorded about every 8,000 steps.
 - **Evaluation**: mean return of {episodes} fresh episodes after the last step, with the sampled policy. ± is
   the standard error.
 
