@@ -4,7 +4,7 @@
 
 The settings are those of `benchmarks/dmc_curves.yaml`. The folder gets `metrics.jsonl` and `scores.jsonl`,
 with the return of each training episode at its environment step. The same command resumes an interrupted run.
-More arguments are flags of the author's configuration, such as `--seed=1`.
+More arguments are flags of the author's configuration, such as `--seed=1`. `NPROC=2` computes with two threads.
 Two things are patched: `jax.jit` accepts optional arguments by position, and MuJoCo renders no images, which
 are logged but not learned from.
 """
@@ -12,7 +12,8 @@ are logged but not learned from.
 import os
 import sys
 
-os.environ |= {"MUJOCO_GL": "disabled", "NPROC": "1"}
+os.environ["MUJOCO_GL"] = "disabled"
+os.environ.setdefault("NPROC", "1")
 
 import jax
 import numpy as np
