@@ -82,10 +82,12 @@ class CompressedStore:
             UserError: If an encoded chunk in memory is corrupt.
         """
         layout, wanted = self._codec.layout, rows.numpy().ravel()
+        if not len(wanted):
+            return
         targets, small = layout.targets(out, len(wanted))
         chunks, offsets = np.divmod(wanted, self._length)
         breaks = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(chunks) != 0)) + 1
-        for start, stop in pairwise([0, *breaks.tolist(), len(wanted)] if len(wanted) else []):
+        for start, stop in pairwise([0, *breaks.tolist(), len(wanted)]):
             chunk, offset = int(chunks[start]), int(offsets[start])
             pieces = [(words, target[start:stop]) for words, target in targets]
             if (slot := self._slot[chunk]) != _NONE:
