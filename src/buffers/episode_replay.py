@@ -117,14 +117,15 @@ class EpisodeReplayBuffer:
 
         Raises:
             ValueError: If the stream does not exist, any stream has an open episode, the episode exceeds the
-                guaranteed capacity, or a field has the wrong shape or dtype. Nothing has been changed in this
-                case.
+                capacity, or a field has the wrong shape or dtype. Nothing has been changed in this case.
+            UserError: If the episode exceeds the guaranteed capacity of a compressed buffer. Nothing has been
+                changed.
         """
         fields, length = episode_fields(episode, self._forms), len(episode.reward)
         if self.config.compressed and length > self.plan.guaranteed:
             budget = f"buffer.memory_budget_gib={self.config.memory_budget_gib:g}"
-            held = f"only {self.plan.guaranteed} incompressible ones"
-            raise ValueError(f"an episode has {count_text(length, 'record')}, but {budget} fits {held}")
+            held = f"only {self.plan.guaranteed:,} incompressible ones. Raise it."
+            raise UserError(f"An episode has {count_text(length, 'record')}, but {budget} fits {held}")
         rows = self._index.add_episode(env, length)
         self._write(rows, fields)
         if self.stores_latents:

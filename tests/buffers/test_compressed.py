@@ -261,6 +261,15 @@ def test_compressed_replay_in_files_of_a_folder_leaves_nothing_there(tmp_path: P
     assert len(buffer.sample(4).reward) == 4
 
 
+def test_a_stream_without_records_has_no_episodes() -> None:
+    buffer = make_buffer(compressed=True, num_envs=2)
+    assert list(buffer.episodes()) == []
+    observation = {"image": np.zeros((3, 2, 2, 3), np.uint8), "speed": np.zeros((3, 3))}
+    rewards = np.arange(3, dtype=np.float32)
+    buffer.add_episode(1, EpisodeRecords(observation, np.zeros((3, 4), np.float32), rewards, False))
+    assert [found.reward.tolist() for found in buffer.episodes()] == [[0, 1, 2]]
+
+
 def test_an_episode_that_may_not_fit_is_refused_before_anything_changes() -> None:
     buffer = frames_buffer(memory_budget_gib=400_000 / GIB)
     length = buffer.plan.guaranteed + 1
@@ -268,7 +277,7 @@ def test_an_episode_that_may_not_fit_is_refused_before_anything_changes() -> Non
     records = EpisodeRecords(
         observation, np.zeros((length, 2), np.float32), np.zeros(length, np.float32), False
     )
-    with pytest.raises(ValueError, match=r"buffer\.memory_budget_gib"):
+    with pytest.raises(UserError, match=r"buffer\.memory_budget_gib=\S+ fits only .* Raise it\."):
         buffer.add_episode(0, records)
     assert buffer.total_steps == 0
     shorter = {key: values[: length - 1] for key, values in observation.items()}

@@ -1,5 +1,6 @@
 """A run that starts with episodes from disk, and a run that learns only from them."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -200,6 +201,18 @@ def test_a_prefill_beyond_what_a_compressed_budget_holds_is_refused(
     *_, warning, message = capsys.readouterr().err.splitlines()
     assert failure.value.code == 2 and "buffer.memory_budget_gib" in warning
     assert "of them fit in buffer.memory_budget_gib=0.0014, even compressed. Raise" in message
+    assert not Path("run").exists()
+
+
+def test_a_prefill_with_an_episode_beyond_a_compressed_budget_is_refused(
+    capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    write_episodes(Path("e"), Format.own, [episode(VECTOR, 20_000, seed=0)], VECTOR)
+    small = ("buffer.capacity=20500", "buffer.compressed=true", "buffer.memory_budget_gib=0.0014")
+    message = error_of(capsys, lambda: start(Path("run"), *CARTPOLE, "buffer.prefill=e", *small))
+    assert re.search(
+        r"An episode has 20,000 records, but buffer\.memory_budget_gib=0\.0014 fits only", message
+    )
     assert not Path("run").exists()
 
 
