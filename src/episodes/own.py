@@ -16,7 +16,7 @@ import numpy as np
 from filelock import FileLock
 
 from ..buffers import EpisodeRecords
-from ..utils.durable_io import fsync_dir, replace_file, write_json
+from ..utils.durable_io import UNFINISHED, fsync_dir, replace_file, write_json
 from ..utils.errors import UserError
 from ..utils.timestep import ArraySpec
 from ..utils.units import count_text
@@ -99,8 +99,8 @@ def append(folder: Path, episode: EpisodeRecords, spec: EpisodeSpec) -> Path:
             if spec.action != stored.action:
                 found = f"its actions are {stored.action.text}, not {spec.action.text}"
                 raise UserError(f"{folder} contains other episodes: {found}. Choose another folder.")
-        elif others := [path.name for path in folder.iterdir() if path.name != _LOCK_FILE]:
-            raise UserError(f"{folder} has {others[0]}, but no {INDEX}. Choose a new folder.")
+        elif others := {path.name for path in folder.iterdir() if path.suffix != UNFINISHED} - {_LOCK_FILE}:
+            raise UserError(f"{folder} has {min(others)}, but no {INDEX}. Choose a new folder.")
         else:
             files = []
             _replace_index(folder, spec, 0)

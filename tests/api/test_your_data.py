@@ -163,6 +163,12 @@ def test_a_folder_with_other_contents_stays_unchanged(tmp_path: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "log").iterdir()}
 
 
+def test_a_folder_whose_first_episode_was_killed_is_used(tmp_path: Path) -> None:
+    (tmp_path / ".episodes.json.0123abcd.unfinished").mkdir()
+    reverie.save_episode(tmp_path, **LOG)
+    assert len(list(reverie.open_episodes(tmp_path))) == 1
+
+
 def save_many(folder: Path, count: int) -> None:
     for _ in range(count):
         reverie.save_episode(folder, **LOG)
