@@ -6,6 +6,7 @@ import logging
 import math
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +121,20 @@ def test_resuming_from_a_checkpoint_drops_what_was_written_after_it(tmp_path: Pa
     resumed.close()
     assert [line["step"] for line in lines_of(tmp_path)] == [10, 20, 30]
     assert scalars_of(tmp_path, "loss") == [(10, 10.0), (20, 20.0), (30, 0.5)]
+
+
+def test_tensorboard_shows_a_resumed_run_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = time.time_ns()
+    for resume_step, moved in [(None, 0), (10, -3600), (20, -7200)]:
+        monkeypatch.setattr(time, "time_ns", lambda now=before + moved * 10**9: now)
+        writer = MetricsWriter(tmp_path, resume_step=resume_step)
+        for step in (10, 20, 30):
+            if step > (resume_step or 0):
+                writer.scalars(step, {"loss": float(moved)})
+        writer.close()
+    assert scalars_of(tmp_path, "loss") == [(10, 0.0), (20, -3600.0), (30, -7200.0)]
 
 
 def test_an_image_is_shown_enlarged_with_its_exact_pixels(tmp_path: Path, writer: MetricsWriter) -> None:

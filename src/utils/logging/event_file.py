@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..durable_io import writing
 from ..errors import printable
+
+_NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\.(\d{9})\.")
 
 _CHARTS = {
     "return": ["episode/return", "recent/return", "evaluation/return_mean", "population/fitness_.*"],
@@ -40,9 +43,13 @@ class EventFile:
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        is_first = not any(folder.iterdir())
-        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-        # TensorBoard reads the files of a folder in alphabetical order.
+        names = [path.name for path in folder.iterdir()]
+        is_first, earlier = (
+            not names,
+            [int(found[1] + found[2]) for found in map(_NAME.match, names) if found],
+        )
+        # TensorBoard reads the files of a folder in alphabetical order, and clocks of machines may differ.
+        seconds, nanoseconds = divmod(max([time.time_ns(), *(each + 1 for each in earlier)]), 10**9)
         self._path = folder / f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.{os.getpid()}"
         self._records = RecordWriter(self._path.open("xb"))
         self._write(file_version="brain.Event:2")
