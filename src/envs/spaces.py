@@ -255,6 +255,8 @@ def part_space(key: str, parts: Mapping[str, spaces.Space], image_size: int) -> 
     Raises:
         UserError: If the part is not supported. The message suggests a fix.
     """
+    if not isinstance(key, str):
+        raise UserError(f"has an observation with the key {key!r}, which must be a string. Rename it.")
     seen = _seen(parts[key], image_size)
     if seen is None:
         raise UserError(
