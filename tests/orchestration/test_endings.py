@@ -1,9 +1,11 @@
 """Exits after failures: exit code, message, and the files that remain."""
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
@@ -56,6 +58,25 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
     monkeypatch.setattr(DreamerWorkflow, "total", total)
     resume(run_dir)
     assert intervals_of(run_dir)[-1]["train/updates"] > updates
+
+
+def test_no_checkpoint_is_written_among_updates_that_are_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = DreamerWorkflow.total
+    calls = iter(range(10**6))
+
+    def fails(self: DreamerWorkflow, losses: Any) -> torch.Tensor:
+        # The plan's dry run does not count. Updates 19 to 21 are made at steps 116, 120 and 124.
+        is_bad = self.device.type != "meta" and next(calls) in range(19, 22)
+        return total(self, losses) * (torch.nan if is_bad else 1)
+
+    monkeypatch.setattr(DreamerWorkflow, "total", fails)
+    settings = ("training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
+    run_dir = start(tmp_path / "run", *CATCH, *settings, "training.total_timesteps=160")
+    skipped = re.findall(r"step (\d+): skipped update", (run_dir / "train.log").read_text())
+    assert skipped == ["116", "120", "124"]
+    assert saved_steps(run_dir) == [60, 128, 160]
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])

@@ -57,16 +57,16 @@ class NonFiniteGuard:
         if copied is None:
             self.settle()
 
-    def settle(self) -> None:
-        """Check the pending update. Call this before a checkpoint and at the end."""
+    def settle(self) -> int:
+        """Check the pending update. Return the number of consecutive skipped updates until now."""
         if self._waiting is None:
-            return
+            return self.in_a_row
         (step, updated, batch, copied), self._waiting = self._waiting, None
         if copied is not None:
             copied.synchronize()
         if updated.finite:
             self.in_a_row = 0
-            return
+            return 0
         self.total += 1
         self.in_a_row += 1
         names = _nonfinite_names(updated, batch)
@@ -75,6 +75,7 @@ class NonFiniteGuard:
         _LOG.warning(
             "step %s: skipped update: non-finite %s; %s", f"{step:,}", first, self._save(step, evidence)
         )
+        return self.in_a_row
 
     def rolled_back(self) -> None:
         """Reset the counts after a rollback. A run rolls back only once."""
