@@ -228,7 +228,7 @@ class Evaluator(Instrument):
         if is_complete and (self._best_return is None or mean > self._best_return):
             self._best_return = mean
             if run.config.training.keep_best:
-                run.best_step, run.is_best = run.step, True
+                run.best_step = run.step
         if is_complete:
             end_at_target(run, mean, "an evaluation")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import check_run_folder, discard_start, existing_part, locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..checkpoints.trust import sign_own_classes
@@ -82,6 +83,8 @@ def open_run(
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         _record(config, run_dir)
+        # A log without this folder means that someone has moved the checkpoints.
+        (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
         _log_start(config, recipe, parts, plan, notices, threads)
         step = checkpoint.step if checkpoint else 0 if restarts else None
         progress, planned_mb = config.logger.progress, plan.memory_mb if plan else None

@@ -98,7 +98,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
         """See `Orchestrator.run`."""
         save_due = Every(self.config.training.checkpoint_interval, self.step)
         time_step = self._begin()
-        self._has_begun = True
+        self._has_begun, is_owed = True, False
         for instrument in [each for each in self.instruments if each.is_postponed]:
             instrument(self)
             if not instrument.is_postponed:
@@ -114,8 +114,11 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
                     instrument(self)
             # With collectors, the step may be the same for two rounds, so check the saved step too.
             is_new_best = self.best_step == self.step != self.saved_step
-            if save_due(self.step) | self.agreed.save | is_new_best:
+            is_owed |= save_due(self.step) | self.agreed.save | is_new_best
+            # A rollback must return to parameters from before the non-finite updates.
+            if is_owed and not self.nonfinite.settle():
                 self.save_if_possible()
+                is_owed = False
             yield
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
@@ -289,8 +292,8 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self._side.wait()
         self.nonfinite.settle()
         # This also applies when the checkpoint of the best step is written again.
-        self.is_best |= self.best_step == self.step
-        before = self.saved_step, self.is_best
+        self.is_best = self.best_step == self.step
+        before = self.saved_step
         if not self.ranks.is_first:
             # Rank 0 saves last and may fail repeatedly. All checkpoints that it has must stay complete.
             first = list_checkpoints(folder_of_run(self.run_dir, self.ranks))
@@ -300,7 +303,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
                 serialize_ranks(self.ranks, super().save, is_turn)
         except OSError:
             # The checkpoint is invalid on all ranks, even if this rank has written its own files.
-            self.saved_step, self.is_best = before
+            self.saved_step = before
             raise
 
     def saved_model(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Kills and signals at unusual times: before the first checkpoint, at the last step, and in a rollback."""
 
+import errno
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from reverie.checkpoints.checkpoint import list_checkpoints
+from reverie.checkpoints.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from reverie.commands.train import ENVIRONMENT_EXIT_CODE
 from reverie.envs import EnvironmentCrashed
 from reverie.orchestration.evaluation import Evaluation, evaluate
@@ -50,6 +51,22 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     assert "no checkpoint yet: the run starts over" in (broken / "train.log").read_text()
     assert scalars_of(events_of(broken)) == series_of(metrics_of(broken))
     assert saved_steps(broken) == saved_steps(unbroken)
+
+
+def test_a_run_that_was_killed_at_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    # Four environments reach the interval at step 44.
+    odd = ("training.checkpoint_interval=41", "training.log_interval=41", "training.total_timesteps=80")
+    unbroken = start(tmp_path / "unbroken", *CATCH, *odd)
+
+    def is_killed(self: WorldModelOrchestrator) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as killing, pytest.raises(KeyboardInterrupt):
+        killing.setattr(WorldModelOrchestrator, "save", is_killed)
+        start(tmp_path / "broken", *CATCH, *odd)
+    assert intervals_of(tmp_path / "broken")[-1]["step"] == 44
+    resume(tmp_path / "broken")
+    assert identity(tmp_path / "broken") == identity(unbroken)
 
 
 def test_a_run_that_was_killed_while_it_started_begins_again(server: Server, tmp_path: Path) -> None:
@@ -167,6 +184,22 @@ def test_the_best_checkpoint_is_written_once_and_kept_where_episodes_end_togethe
     best = max(returns, key=lambda step: returns[step])
     assert saved_steps(run_dir) == sorted({int(best), 252})
     assert [each.step for each in list_checkpoints(run_dir) if each.manifest()["best"]] == [best]
+
+
+def test_a_checkpoint_after_the_best_one_could_not_be_saved_is_not_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(run_dir: Path, step: int, *arguments: Any) -> Checkpoint:
+        if step == 84:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save_checkpoint(run_dir, step, *arguments)
+
+    monkeypatch.setattr("reverie.orchestration.orchestrator.save_checkpoint", is_full)
+    settings = ("training.evaluation_interval=84", "training.checkpoint_interval=84")
+    run_dir = start(tmp_path / "run", *CATCH, *settings, "training.total_timesteps=100")
+    assert evaluations_of(run_dir) == [84]
+    assert "step 84: checkpoint failed: [Errno 28]" in (run_dir / "train.log").read_text()
+    assert [(each.step, each.manifest()["best"]) for each in list_checkpoints(run_dir)] == [(100, False)]
 
 
 def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
