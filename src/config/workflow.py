@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -115,12 +115,9 @@ def _settings_of(schema: type, values: dict[str, Any]) -> dict[str, Any]:
 
 def _type_of(path: list[str], owner: Any) -> Any:
     """Return the annotation at the end of a path of fields."""
-    kind = get_type_hints(owner)[path[0]]
-    if len(path) == 1:
-        return kind
-    if getattr(kind, "__origin__", None) is dict:
-        return get_args(kind)[1]
-    return _type_of(path[1:], kind)
+    for name in path:
+        owner = get_args(owner)[1] if get_origin(owner) is dict else get_type_hints(owner)[name]
+    return owner
 
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:

@@ -48,10 +48,7 @@ class ActionLog:
     @staticmethod
     def most_bytes(action_size: int, steps: int) -> int:
         """Return the maximum number of bytes that an episode of `steps` steps needs."""
-        rows = _FIRST_ROWS
-        while rows < steps:
-            rows *= 2
-        return rows * action_size * 4
+        return max(_FIRST_ROWS, 1 << (steps - 1).bit_length()) * action_size * 4
 
 
 class EpisodeLog:

@@ -86,7 +86,7 @@ class NativeVector:
         space = self._env.single_observation_space
         try:
             self.spec = _outline(config, self._env)
-            self._mode = autoreset_mode(config, self._env)
+            self._mode = autoreset_mode(self._env)
         except UserError as error:
             self.close()
             raise UserError(f"{config.choice} {error}") from None
@@ -279,7 +279,7 @@ class SingleEnv(gymnasium.Env[Any, Any]):
     def __init__(self, config: EnvConfig) -> None:
         self.metadata = {"render_modes": [], "is_of_a_batch": True}
         self._env, _ = make_vector(replace(config, num_envs=1))
-        self._is_same_step = autoreset_mode(config, self._env) is AutoresetMode.SAME_STEP
+        self._is_same_step = autoreset_mode(self._env) is AutoresetMode.SAME_STEP
         self._names = config.info_names
         self.observation_space = self._env.single_observation_space
         self.action_space = self._env.single_action_space
@@ -337,7 +337,7 @@ def make_vector(config: EnvConfig) -> tuple[VectorEnv, bool]:
     return env, not isinstance(maker, Given)
 
 
-def autoreset_mode(config: EnvConfig, env: VectorEnv) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv) -> AutoresetMode:
     """Return when an environment resets itself. Raise `UserError` if it does not declare this."""
     mode = env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode):

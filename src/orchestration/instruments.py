@@ -212,7 +212,7 @@ class Evaluator(Instrument):
         """Evaluate on rank 0. All ranks then compare the mean return with the best so far."""
         # The log may contain an earlier attempt that was not checkpointed.
         if self.is_postponed:
-            run.reports.writer.drop(run.step, ("evaluation/",))
+            run.reports.writer.lines.drop(run.step, ("evaluation/",))
         episodes, mean_and_count = run.config.training.evaluation_episodes, [0.0, 0.0]
         # The evaluation counts as postponed until it is complete, because its environments may crash.
         self.is_postponed = True

@@ -169,7 +169,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
             keep, needed = self.checkpoints_to_keep, self.needed_steps
             model, state, replay = self.saved_model(), self.state(), self.parts.replay
             # The log must include everything up to the checkpoint.
-            self.reports.writer.flush()
+            self.reports.writer.lines.flush()
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, replay, keep, self.is_best, needed
             )

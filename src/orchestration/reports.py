@@ -64,7 +64,7 @@ class Reports:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
         self.writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
         total_steps = config.training.total_timesteps
-        self._progress = Progress(total_steps, progress, resume_step or 0, spec.action_repeat)
+        self.progress = Progress(total_steps, progress, resume_step or 0, spec.action_repeat)
         self.planned_mb = planned_mb
         self._threads = config.threads or torch.get_num_threads()
         self.recent: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=RECENT))
@@ -105,7 +105,7 @@ class Reports:
         if returns := self.recent.get("return"):
             means["recent/episodes"] = len(returns)
         self.writer.scalars(step, metrics | speeds | means)
-        self._progress.update(
+        self.progress.update(
             step,
             returns=returns or (),
             updates_per_second=speeds["speed/updates_per_second"],
@@ -159,27 +159,23 @@ class Reports:
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
         """Update the progress bar with `Progress.advance`."""
         self._has_one_phase &= until is None
-        self._progress.advance(step, updates, phase, until)
-
-    def describe(self) -> str:
-        """Return a description of the run's current activity and progress."""
-        return self._progress.describe()
+        self.progress.advance(step, updates, phase, until)
 
     @contextmanager
     def doing(self, words: str) -> Iterator[None]:
         """Show an activity on the progress line for the duration of the `with` block."""
-        self._progress.set_status(words)
+        self.progress.set_status(words)
         try:
             yield
         finally:
-            self._progress.set_status(None)
+            self.progress.set_status(None)
 
     def note(self, words: str | None) -> None:
         """Show a one-time activity on the progress line, or clear it with `None`."""
         if words and not self._has_noted:
             _LOG.info("%s (once, may take a minute)", words)
             self._has_noted = True
-        self._progress.set_status(words, is_once=True)
+        self.progress.set_status(words, is_once=True)
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
@@ -190,5 +186,5 @@ class Reports:
 
     def close(self) -> None:
         """Close files and restore the terminal. Repeated calls have no effect."""
-        self._progress.close()
+        self.progress.close()
         self.writer.close()

@@ -85,12 +85,12 @@ def open_run(
         _record(config, run_dir)
         # A log without this folder means that someone has moved the checkpoints.
         (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
-        _log_start(config, recipe, parts, plan, notices, threads)
+        _log_start([*notices, *start_banner(config, recipe, parts, threads)], plan)
         step = checkpoint.step if checkpoint else 0 if restarts else None
         progress, planned_mb = config.logger.progress, plan.memory_mb if plan else None
         reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
         opened.callback(reports.close)
-        heartbeat.describe = reports.describe
+        heartbeat.describe = reports.progress.describe
         settings = OmegaConf.structured(config)
         values = dict(leaves(OmegaConf.to_container(settings, enum_to_str=True)))
         reports.writer.settings(step or 0, OmegaConf.to_yaml(settings), values)
@@ -135,17 +135,9 @@ def _ready_torch(
     return threads
 
 
-def _log_start(
-    config: TrainConfig,
-    recipe: RunRecipe,
-    parts: AnyParts,
-    plan: MemoryPlan | None,
-    notices: Sequence[str],
-    threads: str | None,
-) -> None:
+def _log_start(lines: Sequence[str], plan: MemoryPlan | None) -> None:
     """Log the notices, the banner and the plan."""
-    banner = start_banner(config, recipe, parts, threads)
-    for line in [*notices, *banner, *([plan_line(plan)] if plan else [])]:
+    for line in [*lines, *([plan_line(plan)] if plan else [])]:
         _LOG.info(line)
     for resource in plan.over if plan else []:
         _LOG.warning(over_text(resource))

@@ -479,12 +479,12 @@ def test_a_last_look_right_after_another_one_keeps_the_lines_of_that() -> None:
     for _ in range(16):
         trace.sample()
         kept.append(bytearray(100 * KB))
-    lines = trace.lines()
+    lines = trace.lines
     assert any(f"{__file__}:" in line for line in lines)
     noise = ["a" * size for size in range(1000, 2000)]
     trace.sample()
     trace.stop()
-    assert noise and trace.lines() == lines
+    assert noise and trace.lines == lines
 
 
 def test_a_watch_does_not_grow_itself() -> None:

@@ -48,7 +48,7 @@ class MetricsWriter:
             if wandb_run:
                 undo.callback(wandb_run.close)
             # W&B is opened before the log, so that a missing login leaves the log unchanged.
-            self._lines = JsonLines(self._path, resume_step)
+            self.lines = JsonLines(self._path, resume_step)
             if tensorboard:
                 # This import is slow (0.3 s).
                 from .event_file import EventFile
@@ -62,7 +62,7 @@ class MetricsWriter:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write a line, a TensorBoard event and a W&B row."""
         numbers = {tag: float(value) for tag, value in values.items()}
-        self._lines.write({"step": step, **numbers})
+        self.lines.write({"step": step, **numbers})
         for display in self._displays:
             display.scalars(step, numbers)
         if self.on_line is not None:
@@ -91,18 +91,10 @@ class MetricsWriter:
         if self._events:
             self._events.layout(step, group)
 
-    def drop(self, step: int, groups: tuple[str, ...]) -> None:
-        """Drop a step's lines that have a tag starting with one of `groups`, only from `metrics.jsonl`."""
-        self._lines.drop(step, groups)
-
-    def flush(self) -> None:
-        """Flush the lines to disk, so that they survive a power loss."""
-        self._lines.flush()
-
     def close(self) -> None:
         """Close all files, even if a disk is full. Calling this again has no effect."""
         with writing(self._path), ExitStack() as closing:
-            for opened in (self._lines, *self._displays):
+            for opened in (self.lines, *self._displays):
                 closing.callback(opened.close)
 
     def _show(self, step: int, tag: str, encoded: bytes) -> None:

@@ -22,7 +22,8 @@ class NewestAllocations:
     def __init__(self) -> None:
         self._samples, self._next_look, self._looked_at = 0, _SAMPLES, 0
         self._started_it = False
-        self._lines: list[str] = []
+        self.lines: list[str] = []
+        """`file:line < its caller: 1.20 MB in 300 blocks` for the lines that grew most."""
         self._before: dict[tracemalloc.Traceback, tuple[int, int]] = {}
 
     def sample(self) -> None:
@@ -37,14 +38,10 @@ class NewestAllocations:
 
     def stop(self) -> None:
         """Inspect the allocations once more unless that was just done, and stop tracing."""
-        if self._samples and (not self._lines or self._samples - self._looked_at >= _SAMPLES):
+        if self._samples and (not self.lines or self._samples - self._looked_at >= _SAMPLES):
             self._look()
         if self._started_it:
             tracemalloc.stop()
-
-    def lines(self) -> list[str]:
-        """Return `file:line < its caller: 1.20 MB in 300 blocks` for the lines that grew most."""
-        return self._lines
 
     def _look(self) -> None:
         if not tracemalloc.is_tracing():
@@ -63,7 +60,7 @@ class NewestAllocations:
             f"{_place(each.traceback)}: {each.size / 1e6:,.2f} MB in {count_text(each.count, 'block')}"
             for each in chosen
         ]
-        self._lines = lines or self._lines
+        self.lines = lines or self.lines
 
 
 def _place(traceback: tracemalloc.Traceback) -> str:

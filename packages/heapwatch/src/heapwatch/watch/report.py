@@ -98,8 +98,6 @@ class WatchReport:
     started: str
     """Local time with its time zone."""
     verdict: str
-    is_loading: bool
-    """Whether no optimizer has stepped yet, so that growth may be loading."""
     findings: tuple[TimedFinding, ...]
     newest_allocations: tuple[str, ...]
     trends: Mapping[str, TrendTest]
@@ -109,6 +107,7 @@ class WatchReport:
     """Steps and bytes of each holder that a search has found, by kind of device, then by name."""
     steps: int
     unit: str
+    """Unit of `steps`. It is not "steps" before the first optimizer step, when growth may be loading."""
     samples: int
     seconds: float
     own_seconds: float
@@ -155,7 +154,7 @@ class WatchReport:
         return [f"{_WORDS[self.verdict]} {self._summary()}", *found, *self._notes()]
 
     def _notes(self) -> list[str]:
-        loading = [_LOADING] if self.is_loading and self.findings else []
+        loading = [_LOADING] if self.unit != "steps" and self.findings else []
         return [*loading, *(f"  allocated at {line}" for line in self.newest_allocations)]
 
     def _summary(self) -> str:

@@ -36,7 +36,6 @@ def read_report(folder: Path) -> WatchReport:
             raise ValueError(f"it has version {saved['version']}, but this heapwatch reads version {VERSION}")
         return WatchReport(
             verdict=TrendClass(saved["verdict"]).value,
-            is_loading=saved["unit"] != "steps",
             findings=tuple(map(_finding, saved["findings"])),
             newest_allocations=tuple(saved["newest_allocations"]),
             trends={},
