@@ -173,7 +173,10 @@ class NativeVector:
         rows = [*signals, *(each.flatten(1).isfinite().all(1) for each in (action, *tensors))]
         if all(isinstance(row, Tensor) for row in rows):
             rows = list(torch.stack([row.detach().float() for row in rows]).cpu().numpy())
-        reward, terminal, truncated, action_is_finite, *is_finite = (as_array(row) for row in rows)
+        reward, terminal, truncated, action_is_finite, *is_finite = map(as_array, rows)
+        if shapes := {each.shape for each in (reward, terminal, truncated)} - {(self.spec.num_envs,)}:
+            wrong = f"a reward or flag of shape {shapes.pop()} instead of ({self.spec.num_envs},)"
+            raise EnvironmentFailed(f"it returned {wrong}")
         if not action_is_finite.all():
             repair = "Return to an earlier checkpoint, or lower the learning rate"
             raise UserError(f"{self._name}: the policy chose an action that is not finite. {repair}.")
@@ -319,14 +322,15 @@ def make_vector(config: EnvConfig) -> tuple[VectorEnv, bool]:
         kwargs["max_episode_steps"] = config.time_limit
     maker: Any = registered.entry_point
     try:
-        if is_maker(config.id):
-            env = maker(num_envs=size, **kwargs)
-        elif registered.vector_entry_point is None:
-            repair = "Set env=gymnasium, or name a function of num_envs that returns a vector environment"
-            raise UserError(f"has no vector entry point. {repair}.")
-        else:
-            mode: Any = "vector_entry_point"
-            env = gymnasium.make_vec(registered, size, vectorization_mode=mode, **kwargs)
+        with KeptState(config.label, "when it was created"):
+            if is_maker(config.id):
+                env = maker(num_envs=size, **kwargs)
+            elif registered.vector_entry_point is None:
+                repair = "Set env=gymnasium, or name a function of num_envs that returns a vector environment"
+                raise UserError(f"has no vector entry point. {repair}.")
+            else:
+                mode: Any = "vector_entry_point"
+                env = gymnasium.make_vec(registered, size, vectorization_mode=mode, **kwargs)
         if not isinstance(env, VectorEnv) or env.num_envs != size:
             kind = f"{type(env).__name__} with num_envs={getattr(env, 'num_envs', 1)}"
             raise UserError(f"made a {kind}, not a gymnasium.vector.VectorEnv with num_envs={size}.")

@@ -1,5 +1,6 @@
 """Vector environments of Gymnasium and EnvPool, record by record against single environments."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -377,9 +378,21 @@ class Unsaved(CatchTensors):
         return {"generator": self.generator}
 
 
+class Columns(SyncVectorEnv):
+    """Returns rewards of shape (N, 1)."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__([SINGLES["cartpole"]] * num_envs)
+
+    def step(self, actions: NDArray) -> Any:
+        observation, reward, *others = super().step(actions)
+        return observation, reward[:, None], *others
+
+
 @pytest.mark.parametrize(
     ("maker", "message"),
     [
+        (Columns, r"it returned a reward or flag of shape \(2, 1\) instead of \(2,\)"),
         (Undeclared, r"does not declare when it resets: metadata\['autoreset_mode'\] is None\. Set it to"),
         (
             lambda num_envs: CatchTensors(4),
@@ -398,6 +411,27 @@ def test_vector_environments_that_do_not_fit_are_refused(maker: Any, message: st
     config = EnvConfig(suite=Suite.vector, id=register_maker(maker), action_repeat=1, num_envs=2)
     with pytest.raises(UserError, match=message):
         spec_of(config)
+
+
+class Meddling(CatchTensors):
+    """Changes settings of the process when it is created."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        torch.set_default_dtype(torch.float64)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def test_settings_that_change_when_it_is_created_are_restored() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    for make in (partial(made, Meddling, 2), partial(make_single, meddling_config())):
+        make().close()
+        assert torch.get_default_dtype() is torch.float32
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def meddling_config() -> EnvConfig:
+    return EnvConfig(suite=Suite.vector, id=register_maker(Meddling), action_repeat=1)
 
 
 @pytest.mark.parametrize(
