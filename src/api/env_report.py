@@ -15,6 +15,7 @@ from gymnasium.utils import env_checker
 from gymnasium.utils.env_checker import data_equivalence
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
+from ..envs.backend import require_shapes
 from ..envs.process_state import KeptState, collected_changes
 from ..envs.registered import require_no_statistics
 from ..envs.spaces import (
@@ -276,6 +277,7 @@ def _plain(text: str) -> str:
 
 def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int) -> None:
     """Play random steps and report rewards and episodes."""
+    assert report.spec is not None
     played: list[tuple[float, bool, bool]] = []
     env.action_space.seed(seed)
     try:
@@ -284,7 +286,8 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
             warnings.simplefilter("ignore")
             observation, _ = env.reset(seed=seed)
             for _ in range(steps):
-                convert_observation(env.observation_space, observation, EnvConfig().image_size)
+                seen = convert_observation(env.observation_space, observation, EnvConfig().image_size)
+                require_shapes(seen, report.spec)
                 observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
                 played.append((as_number(reward), bool(terminated), bool(truncated)))
                 if terminated or truncated:

@@ -70,6 +70,14 @@ class EnvBackend(Protocol):
         ...
 
 
+def require_shapes(observation: Mapping[str, NDArray], spec: EnvSpec) -> None:
+    """Raise `EnvironmentFailed` if the parts or shapes of one converted observation differ from the spec."""
+    if {key: each.shape for key, each in observation.items()} != {
+        key: part.shape for key, part in spec.observation.items()
+    }:
+        raise EnvironmentFailed("its observation space has changed since it was created")
+
+
 class Restarts:
     """Wraps `EnvBackend.step_or_reset` and replaces failed environments, up to `limit` times.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..utils.errors import UserError
 from ..utils.timestep import TimeStep
-from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
+from .backend import EnvironmentCrashed, EnvironmentFailed, Failures, require_shapes
 from .config import EnvConfig, Vectorization
 from .process_state import KeptState
 from .workers import PICTURES, LocalEnv, SubprocessEnv
@@ -100,6 +100,7 @@ class GymnasiumBackend:
             for index in asked:
                 try:
                     observation, reward, terminated, truncated, numbers = self._workers[index].receive()
+                    require_shapes(observation, self.spec)
                 except EnvironmentFailed as failure:
                     failures[index] = failure
                     continue

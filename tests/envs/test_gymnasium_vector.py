@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+import reverie
 from reverie.envs import (
     EnvConfig,
     EnvironmentCrashed,
@@ -19,6 +22,7 @@ from reverie.envs import (
     Vectorization,
     make_environment,
 )
+from reverie.envs.registered import register_maker
 from reverie.utils.errors import UserError
 
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
@@ -190,3 +194,30 @@ def test_an_observation_of_the_wrong_shape_fails_its_environment_by_name(
     environment.step(RIGHT[None])
     with pytest.raises(EnvironmentCrashed, match=message):
         environment.step(RIGHT[None])
+
+
+class Varying(gymnasium.Env[Any, Any]):
+    """Has another observation space in each episode."""
+
+    def __init__(self) -> None:
+        self.action_space, self._size = spaces.Discrete(2), 4
+        self.observation_space = spaces.Box(-1, 1, (4,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space = spaces.Box(-1, 1, (self._size,), np.float32)
+        self._size = 7 - self._size
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 1.0, True, False, {}
+
+
+def test_an_observation_space_that_changes_is_a_failure() -> None:
+    environment = make(register_maker(Varying), max_restarts=0)
+    environment.reset()
+    environment.step(RIGHT[None])
+    with pytest.raises(EnvironmentCrashed, match="its observation space has changed since it was created"):
+        environment.step(RIGHT[None])
+    [error] = [each for each in reverie.check_env(Varying).errors if "random play" in each]
+    assert "its observation space has changed since it was created" in error
