@@ -44,6 +44,11 @@ def suite_registration(config: EnvConfig) -> EnvSpec:
 def validate_suite(config: EnvConfig) -> None:
     """Raise `UserError` if an optional suite's packages are missing, or its task does not exist."""
     modules = [_imported(config.suite, name) for name in _PACKAGES[config.suite]]
+    most = _LIMITS[config.suite]
+    if (config.time_limit or 0) > most and not config.task.startswith("lqr"):
+        raise UserError(
+            f"env.time_limit must be at most {most} (got {config.time_limit}): the task ends then."
+        )
     if config.suite is Suite.dmc and config.task not in (tasks := _tasks(modules[0])):
         raise UserError(
             f"env.task={config.task} is not one of the {len(tasks)} tasks of the DeepMind Control Suite."

@@ -166,6 +166,7 @@ def test_a_missing_package_is_one_sentence_with_the_command(
     [
         (control("walker_wlk"), "env.task=walker_wlk is not one of the .* Did you mean `walker_walk`"),
         (control("walker"), "Names are domain_task, e.g. env.task=walker_walk"),
+        (control(time_limit=1001), r"env\.time_limit must be at most 1000 \(got 1001\)"),
         (control(kwargs={"a": 1}), "env.kwargs and env.wrappers need env=gymnasium, got dmc"),
     ],
 )
