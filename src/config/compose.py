@@ -37,7 +37,7 @@ def compose_jobs(
     """
     register_schemas()
     arguments = with_experiment(arguments)
-    search = [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"]
+    search = [] if config_dir is None else [f'hydra.searchpath=["file://{Path(config_dir).absolute()}"]']
     with hydra.initialize_config_module(CONFIG_PACKAGE, version_base=HYDRA_VERSION_BASE):
         loader = GlobalHydra.instance().config_loader()
         groups = group_choices(config_dir)

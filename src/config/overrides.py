@@ -181,11 +181,12 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     if sign and not value and not argument.startswith("~"):
         raise UserError(f"{argument} has no value. Write {key}=VALUE.")
     prefix = _MAY_BE_NEW if key.startswith(f"{FREE}.") else ""
+    is_text = setting_types().get(key) in (str, str | None)
     try:
         override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
         # Folders of multirun jobs contain equals signs: resume=experiments/<sweep>/0-seed=1.
-        if setting_types().get(key) in (str, str | None) and re.fullmatch(_WITH_EQUALS_SIGN, value):
+        if is_text and re.fullmatch(_WITH_EQUALS_SIGN, value):
             return _parse_one(f'{key}="{value}"', parser)
         repair = f"Quote the value twice if it contains spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
@@ -195,7 +196,9 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     if _has_missing(override.value()):
         key = override.key_or_group
         raise UserError(f"{argument}: {MISSING} is not a value. Write {key}=VALUE, or omit {key}.")
-    return override
+    # Text such as the folder 2026_11_30 would become a number.
+    is_number = is_text and isinstance(override.value(), bool | int | float)
+    return _parse_one(f'{key}="{value}"', parser) if is_number else override
 
 
 def _hint_for_word(word: str) -> str:

@@ -226,7 +226,7 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
         else:
-            yield prefix + name, value
+            yield f"{prefix}{name}", value
 
 
 def check_number(key: str, value: object) -> None:

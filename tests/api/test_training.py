@@ -17,6 +17,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import reverie
 from reverie.api.training import _typed
 from reverie.commands import export
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import leaves
 from reverie.envs import Catch
 from reverie.orchestration.signals import Signals
 
@@ -225,6 +228,14 @@ def test_hydra_reads_back_what_was_given(value: Any) -> None:
     [typed] = _typed({"env.kwargs.it": value})
     [read] = OverridesParser.create().parse_overrides([typed])
     assert read.value() == value
+
+
+def test_mappings_of_an_environment_keep_their_keys() -> None:
+    given = {"options": {}, "levels": {"a.b": 1, "c d": {"e": 2}}, "maps": {0: "x", 1: [3]}}
+    [job] = compose_jobs(["env=gymnasium", "env.id=CartPole-v1", *_typed({"env": {"kwargs": given}})])
+    config = typed(job)
+    assert config.env.kwargs == given
+    assert dict(leaves(config))["env.kwargs.maps.0"] == "x"
 
 
 @pytest.mark.parametrize(

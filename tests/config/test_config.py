@@ -111,6 +111,21 @@ def test_a_value_chooses_the_workflow_as_its_group_does(tmp_path: Path) -> None:
     assert typed(job, PopulationTrainConfig).td3.hidden_units == 32
 
 
+@pytest.mark.parametrize("text", ["2026_11_30", "1.10", "1e3", "true", "nan"])
+def test_text_that_looks_like_a_number_stays_text(text: str) -> None:
+    [job] = compose_jobs(["env=catch", f"name={text}", f"run_dir={text}"])
+    assert (job.name, job.run_dir) == (text, text)
+
+
+@pytest.mark.parametrize("name", ["cfg Ü", "a=1", "b(2)", "c,d"])
+def test_a_folder_of_files_may_have_any_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / name / "experiment").mkdir(parents=True)
+    text = "# @package _global_\ndefaults:\n  - /env/catch\nname: mine\n"
+    (tmp_path / name / "experiment" / "mine.yaml").write_text(text)
+    [job] = compose_jobs(["experiment=mine"], config_dir=str(tmp_path / name))
+    assert job.name == "mine"
+
+
 def test_auto_is_decided_before_the_run_starts() -> None:
     config = typed(composed("device=auto", "precision=auto"))
     has_cuda = torch.cuda.is_available()
