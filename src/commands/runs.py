@@ -97,7 +97,8 @@ def continued(arguments: list[str]) -> list[str]:
 
     Source of the variables: torch.distributed.run, "Environment Variables".
     """
-    folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
+    typed_words = parse([word for word in arguments if not word.startswith("-")])
+    folders = {word.key_or_group: str(word.value()) for word in typed_words}
     resumed = folders.get("resume")
     if resumed and URL_SEPARATOR not in resumed and not holds_networks_alone(resumed):
         # The command already resumes a run, so it can be repeated unchanged.
@@ -109,7 +110,7 @@ def continued(arguments: list[str]) -> list[str]:
         )
     run_dir = folders["run_dir"]
     is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return [f"resume={run_dir}"] if is_again and was_begun_here(Path(run_dir)) else arguments
+    return [f'resume="{run_dir}"'] if is_again and was_begun_here(Path(run_dir)) else arguments
 
 
 def score_of(run_dir: str) -> float | None:

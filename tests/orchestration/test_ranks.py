@@ -459,7 +459,10 @@ def test_torchrun_continues_the_run_that_it_has_begun_and_no_other(
     assert continued(begun) == begun
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_1/attempt_1/0/error.json")
-    assert continued(begun) == [f"resume={own}"]
+    assert continued(begun) == [f'resume="{own}"']
+    quoted = own.rename(tmp_path / "my, run")
+    assert continued([*CATCH, f'run_dir="{quoted}"']) == [f'resume="{quoted}"']
+    quoted.rename(own)
     assert [continued(each) for each in (new, other, changed)] == [new, other, changed]
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_2/attempt_1/0/error.json")
     assert continued(begun) == begun
