@@ -5,6 +5,7 @@ import inspect
 import json
 import logging
 import re
+import threading
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from ..commands.evaluate import EvaluateConfig, evaluate_run
 from ..commands.options import own_settings
 from ..commands.runs import Checked, checked_run
 from ..commands.train import train_until
-from ..config.overrides import parse
+from ..config.overrides import FREE, parse
 from ..config.schema import TrainConfig
 from ..orchestration.signals import Signals, Stop
 from ..utils.errors import UserError, require_posix
@@ -38,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE | re.ASCII)
 """Strings that do not need quotes in Hydra's grammar."""
+
+_RUNNING = threading.Lock()
 
 
 @dataclass(frozen=True, init=False)
@@ -218,7 +221,8 @@ def steps(
         available as attributes.
 
     Raises:
-        UserError: See `train`. Invalid settings are reported by this call, before the first step.
+        UserError: See `train`. Invalid settings are reported by this call, before the first step. The first
+            step reports another active run of this process.
         KeyboardInterrupt: See `train`.
         RuntimeError: See `train`.
         SystemExit: See `train`.
@@ -267,7 +271,7 @@ def _reports(checked: Checked, has_env: bool, callback: OnLine | None) -> Genera
         """Train until there are reports. Return False at the end of the run."""
         return any(reports for _ in training) or bool(reports)
 
-    with signals, _explained(config, has_env, signals):
+    with _only_run(), signals, _explained(config, has_env, signals):
         try:
             while advance():
                 while reports:
@@ -277,6 +281,17 @@ def _reports(checked: Checked, has_env: bool, callback: OnLine | None) -> Genera
             while advance():
                 reports.clear()
     return Run(Path(str(config.run_dir)))
+
+
+@contextmanager
+def _only_run() -> Iterator[None]:
+    """Refuse a second run, because logging and signal handlers belong to the whole process."""
+    if not _RUNNING.acquire(blocking=False):
+        raise UserError("Another run of this process is active. Finish it, or call its iterator's close().")
+    try:
+        yield
+    finally:
+        _RUNNING.release()
 
 
 @contextmanager
@@ -344,7 +359,8 @@ def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
         yield settings
     elif isinstance(settings, Mapping):
         for key, value in settings.items():
-            if isinstance(value, Mapping):
+            # Deeper mappings are values of an environment's arguments.
+            if isinstance(value, Mapping) and not key.startswith(f"{FREE}."):
                 yield from _typed({f"{key}.{name}": item for name, item in value.items()})
             else:
                 yield f"{key}={_text_of(key, value)}"

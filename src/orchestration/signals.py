@@ -58,8 +58,9 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the previous handlers."""
-        for number, handler in self._before.items():
+        """Restore the previous handlers. This has no effect outside the main thread."""
+        is_main = threading.current_thread() is threading.main_thread()
+        for number, handler in self._before.items() if is_main else ():
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:

@@ -150,6 +150,16 @@ def test_mistakes_are_reported_before_the_first_step(empty_folder: Path) -> None
     assert not any(empty_folder.iterdir())
 
 
+def test_a_second_run_waits_for_the_end_of_the_first() -> None:
+    first = reverie.steps(overrides=BRIEF, run_dir="first")
+    next(first)
+    with pytest.raises(reverie.UserError, match="Another run of this process is active"):
+        reverie.train(overrides=BRIEF, run_dir="second")
+    first.close()
+    assert not Path("second").exists()
+    reverie.train(overrides=BRIEF, run_dir="second")
+
+
 def test_ctrl_c_in_the_loop_saves_and_is_raised_by_the_iterator() -> None:
     seen = []
     with pytest.raises(KeyboardInterrupt, match=r'continue with reverie.train\(resume="interrupted"\)'):

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -70,6 +71,13 @@ def test_handlers_return_also_after_an_error() -> None:
         assert [signal.getsignal(number) for number in ALL] != before
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in ALL] == before
+
+
+def test_a_context_may_end_in_another_thread() -> None:
+    with Signals() as asked, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asked.__exit__).exception() is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.stop
 
 
 def test_sigusr1_asks_once_for_a_checkpoint_and_not_to_stop() -> None:
