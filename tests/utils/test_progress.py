@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from reverie.utils.logging.config import ProgressMode
@@ -185,6 +186,25 @@ def test_a_run_that_logs_nothing_says_what_it_does(caplog: pytest.LogCaptureFixt
     silent = len(caplog.messages)
     time.sleep(0.05)
     assert len(caplog.messages) == silent
+
+
+def test_a_heartbeat_keeps_its_interval_while_the_program_disables_logging() -> None:
+    described: list[float] = []
+
+    def describe() -> str:
+        described.append(time.monotonic())
+        return "training"
+
+    logging.disable(logging.CRITICAL)
+    try:
+        with Heartbeat(seconds=0.05) as heartbeat:
+            heartbeat.describe = describe
+            deadline = time.monotonic() + 60
+            while len(described) < 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert len(described) >= 3 and min(np.diff(described)) > 0.04
 
 
 def test_off_a_terminal_each_update_and_each_message_is_one_line_on_stderr() -> None:

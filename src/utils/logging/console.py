@@ -147,6 +147,8 @@ class Heartbeat(logging.Handler):
         while not self._is_over.wait(max(0.0, self._last + self._seconds - time.monotonic())):
             if time.monotonic() - self._last >= self._seconds:
                 _LOG.info(self.describe())
+                # `emit` is not called while the program has disabled logging.
+                self._last = time.monotonic()
 
 
 def still(words: str, began: float) -> str:
