@@ -225,7 +225,9 @@ class Evaluator(Instrument):
                     self._write(run, found)
             mean, is_complete = run.ranks.sum(mean_and_count)
         self.is_postponed = not is_complete
-        if is_complete and (self._best_return is None or mean > self._best_return):
+        is_best = self._best_return is None or mean > self._best_return
+        # Among non-finite updates, the checkpoint would be postponed to other parameters.
+        if is_complete and is_best and not run.nonfinite.settle():
             self._best_return = mean
             if run.config.training.keep_best:
                 run.best_step = run.step
@@ -250,7 +252,7 @@ class Target(Instrument):
 
     def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
         """Compare the mean of the last returns with the target, as soon as there are enough."""
-        returns = run.reports.recent["return"]
+        returns = run.reports.recent.get("return", ())
         if ended and len(returns) == RECENT:
             end_at_target(run, float(np.mean(returns)), f"the last {RECENT} episodes")
 

@@ -11,9 +11,11 @@ import filelock
 import pytest
 import torch
 
-from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.checkpoint import latest_checkpoint, list_checkpoints
 from reverie.commands.train import ENVIRONMENT_EXIT_CODE, GPU_MEMORY_EXIT_CODE
+from reverie.envs.episodes import Episode
 from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
+from reverie.orchestration.evaluation import Evaluation
 from reverie.workflows.world_models import DreamerWorkflow
 
 from ..runs.helpers import (
@@ -73,10 +75,16 @@ def test_no_checkpoint_is_written_among_updates_that_are_not_finite(
 
     monkeypatch.setattr(DreamerWorkflow, "total", fails)
     settings = ("training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
-    run_dir = start(tmp_path / "run", *CATCH, *settings, "training.total_timesteps=160")
+    # The best evaluation, at step 120, has no checkpoint, so it must not outdo the last one.
+    evaluations = (Evaluation([Episode(0, mean, 7)], [], None) for mean in (0, 2, 1))
+    monkeypatch.setattr("reverie.orchestration.instruments.evaluate", lambda *_, **__: next(evaluations))
+    evaluated = ("training.evaluation_interval=60", "training.evaluation_episodes=1")
+    run_dir = start(tmp_path / "run", *CATCH, *settings, *evaluated, "training.total_timesteps=180")
+    best = [each.step for each in list_checkpoints(run_dir) if each.manifest()["best"]]
+    assert best == [60, 180]
     skipped = re.findall(r"step (\d+): skipped update", (run_dir / "train.log").read_text())
     assert skipped == ["116", "120", "124"]
-    assert saved_steps(run_dir) == [60, 128, 160]
+    assert saved_steps(run_dir) == [60, 128, 180]
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])

@@ -70,6 +70,14 @@ def test_an_instrument_of_ones_own_sees_all_episodes_also_of_those_before_a_resu
     assert saved_loop(run_dir, 240)["episode_count"] == len(ended) == 4 * (240 // 4 // CATCH_STEPS)
 
 
+def test_a_target_logs_no_mean_before_the_first_episode_ends(tmp_path: Path) -> None:
+    brief = ("training.log_interval=8", "training.total_timesteps=32", "training.target_return=2")
+    lines = metrics_of(start(tmp_path / "run", *CATCH, *brief))
+    logged = {line["step"]: line.get("recent/return") for line in lines if "speed/steps_per_second" in line}
+    assert list(logged) == [8, 16, 24, 32]
+    assert [logged[step] for step in (8, 16, 24)] == [None] * 3 and logged[32] is not None
+
+
 def test_a_run_of_another_game_saves_no_games_of_pong(catch_run: Path, pong_run: Path) -> None:
     assert "last_games" not in saved_loop(catch_run, 300)
     assert saved_loop(pong_run, 60)["last_games"].shape == (0, 2)
