@@ -91,7 +91,8 @@ def _fetch_networks(source: str) -> Path:
     try:
         patterns = [*_NEEDED, CARD_FILE]
         snapshot = Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=patterns))
-    except (errors.HFValidationError, OSError) as error:
+    # The class of network errors depends on the version of the hub's library.
+    except Exception as error:
         known = (text for kind, text in refusals.items() if isinstance(error, kind))
         raise UserError(f"{source} {next(known, f'cannot be downloaded: {first_line(error)}')}") from error
     if missing := [file for file in _NEEDED if not (snapshot / file).is_file()]:

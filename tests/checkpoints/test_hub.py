@@ -116,6 +116,14 @@ def test_without_a_network_and_an_earlier_copy_it_is_one_sentence() -> None:
         resolve_pretrained(SOURCE)
 
 
+def test_a_proxy_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with hub_server(tmp_path) as (address, _):
+        use(monkeypatch, "https://hub.invalid")
+        monkeypatch.setenv("HTTPS_PROXY", address)
+        with pytest.raises(reverie.UserError, match=f"^{SOURCE} cannot be downloaded: "):
+            resolve_pretrained(SOURCE)
+
+
 def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(reverie.UserError, match=r"needs huggingface_hub.*-e '\.\[hub\]'"):
