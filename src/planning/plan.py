@@ -11,6 +11,7 @@ from heapwatch.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..buffers import LATENT_FIELDS, LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
+from ..checkpoints.shards import RANKS
 from ..config.schema import Compile, Device, Precision, TrainConfig
 from ..envs import Suite, Vectorization
 from ..envs.config import Observations
@@ -170,7 +171,7 @@ def _disk(
     limit = shutil.disk_usage(there).free
     if config.resume:
         # New checkpoints will replace the existing ones.
-        limit += folder_disk_bytes(folder / CHECKPOINTS)
+        limit += sum(folder_disk_bytes(each / CHECKPOINTS) for each in (folder, *folder.glob(f"{RANKS}/*")))
     return Resource(DISK, _present(rows), limit, f"free in {there}", ranks.on_machine)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from heapwatch.counters.glibc import in_use_bytes, in_use_source
 from torch.nn import functional as F
 
 from reverie.checkpoints.checkpoint import CHECKPOINTS, save_checkpoint
+from reverie.checkpoints.shards import folder_of_rank
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import multiplies_bfloat16, typed
@@ -249,6 +251,18 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
         recipe_of(configured(*CATCH, "training.evaluation_interval=0")),
     )
     assert bytes_of(disk, records) > 0 < bytes_of(without.resource("disk"), records)
+
+
+def test_a_resumed_run_may_replace_the_checkpoints_of_all_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    for folder in (tmp_path, folder_of_rank(tmp_path, 1), folder_of_rank(tmp_path, 2)):
+        (folder / CHECKPOINTS).mkdir(parents=True)
+        (folder / CHECKPOINTS / "replay").write_bytes(bytes(2**20))
+    config = replace(configured(*CATCH), run_dir=str(tmp_path), resume=str(tmp_path))
+    disk = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config)).resource("disk")
+    assert disk.limit_bytes == 1000 + 3 * folder_disk_bytes(tmp_path / CHECKPOINTS) > 3 * 2**20
 
 
 def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat16() -> None:

@@ -93,6 +93,12 @@ def test_disk_has_room_for_the_checkpoints(tmp_path: Path) -> None:
     assert 0 < folder_disk_bytes(run / CHECKPOINTS) <= planned
 
 
+def test_a_plan_counts_no_more_generations_than_the_steps_allow() -> None:
+    config = configured("training.generations=100000000", "training.total_timesteps=1000")
+    spec, recipe = environment_spec(config, recipe_of(config)), recipe_of(config)
+    assert recipe.written(config, spec).log_lines == -(-1000 // recipe.num_environments(config))
+
+
 def test_a_generation_is_as_many_records_as_its_episodes_may_have() -> None:
     config = configured("population.episodes=3", "population.exploration_episodes=2")
     assert generation_steps(config, environment_spec(config, recipe_of(config))) == (4 * 3 + 2) * 21

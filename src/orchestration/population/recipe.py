@@ -81,7 +81,9 @@ class PopulationRecipe:
 
     def written(self, config: PopulationTrainConfig, env: EnvSpec) -> Written:
         """Return how much the whole run writes to disk."""
-        steps, lines = generation_steps(config, env), config.training.generations
+        steps, training = generation_steps(config, env), config.training
+        # A generation has at least one step per episode.
+        lines = min(training.generations, -(-training.total_timesteps // config.population.num_rollouts))
         every = config.memory.snapshot_interval if config.device is Device.cuda else 0
         snapshots = min(lines, lines * steps // every) if every else 0
         return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=snapshots)
