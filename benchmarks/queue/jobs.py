@@ -163,7 +163,7 @@ def write_result(job: Job, exit_code: int, evaluation: dict[str, Any] | None) ->
         "name": job.row.name,
         "arguments": job.row.settings,
         "exit_code": exit_code,
-        "steps": log[-1]["step"],
+        "steps": log[-1]["step"] if log else 0,
         "updates": int(updates[-1]) if updates else 0,
         "core_hours": round(sum(session["core_seconds"] for session in training) / 3600, 3),
         "sessions": sessions,

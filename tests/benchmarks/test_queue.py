@@ -191,6 +191,17 @@ def test_a_run_that_diverges_for_good_stays_in_the_list_as_failed(
     )
 
 
+def test_a_run_that_diverges_before_its_first_log_line_is_listed_too(
+    tmp_path: Path, catch_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = finished(tmp_path, catch_run, exit_code=NONFINITE_EXIT_CODE)
+    (tmp_path / "runs" / "catch" / "metrics.jsonl").write_text("")
+    main(words)
+    capsys.readouterr()
+    main(words)
+    assert "failed with exit code 4, 0 steps, 2.00 core-hours" in capsys.readouterr().out
+
+
 def test_rows_that_another_queue_trains_are_skipped_and_a_killed_queue_takes_its_run_along(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
