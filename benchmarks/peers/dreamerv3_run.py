@@ -4,7 +4,7 @@
 
 The settings are those of `benchmarks/dmc_curves.yaml`. The folder gets `metrics.jsonl` and `scores.jsonl`,
 with the return of each training episode at its environment step. The same command resumes an interrupted run.
-More arguments are flags of the author's configuration, such as `--seed=1`. `NPROC=2` computes with two threads.
+More arguments are flags of the author's configuration, such as `--seed=1`. `NPROC=2` uses two threads.
 Two things are patched: `jax.jit` accepts optional arguments by position, and MuJoCo renders no images, which
 are logged but not learned from.
 """
