@@ -144,6 +144,7 @@ def test_parts_within_parts_are_refused_with_a_repair_that_works() -> None:
 
 WIDE, WHOLE = spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(0, 9, (2,), np.int64)
 STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
+BY_NUMBER: Any = {3: WHOLE}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
         ({"action_space": WIDE}, "notices", "actions without two finite bounds receive"),
         ({"action_space": WHOLE}, "errors", "Declare one of them, and convert the action in step"),
         ({"observation_space": STACK}, "errors", "Give every image a separate key"),
-        ({"observation_space": spaces.Dict({3: WHOLE})}, "errors", "the key 3, which must be a string"),
+        ({"observation_space": spaces.Dict(BY_NUMBER)}, "errors", "the key 3, which must be a string"),
         ({"reset": lambda self: (np.zeros(3), {})}, "errors", "Gymnasium's environment checker failed: "),
         ({"_drawn": lambda self: np.zeros(4)}, "errors", "random play failed after 0 steps: .*its space has"),
     ],
